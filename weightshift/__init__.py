@@ -1,0 +1,1 @@
+"""Weightshift: zero-downtime model releases under live traffic."""

@@ -1,0 +1,1 @@
+"""Artifacts: manifests, their storage layout and the object stores that hold them."""

@@ -1,0 +1,34 @@
+"""The seam to an object store, and the content-addressed layout inside it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+
+def manifest_key(model: str, digest: str) -> str:
+    """Key of a manifest: by its own digest, so that a stored object never changes."""
+    return f"models/{model}/manifests/{digest}.json"
+
+
+def blob_key(model: str, digest: str) -> str:
+    """Key of one file's bytes, by their SHA-256."""
+    return f"models/{model}/blobs/{digest}"
+
+
+class ObjectStore(Protocol):
+    """Blocking reads and writes of immutable objects. Raises `ObjectStoreUnreachable`."""
+
+    def uri(self, key: str) -> str:
+        """Return a readable address of a key, for people and records only."""
+
+    def exists(self, key: str) -> bool:
+        """Whether the key holds an object."""
+
+    def put_bytes(self, key: str, content: bytes) -> None:
+        """Store a small object; an existing one is left alone (keys are content-addressed)."""
+
+    def put_file(self, key: str, path: Path, *, progress: Callable[[int], None] | None = None) -> None:
+        """Store a file's content; `progress` gets the bytes sent by each part."""
+
+    def stream(self, key: str, *, chunk_bytes: int = 1 << 20, offset: int = 0) -> Iterator[bytes]:
+        """Yield an object's bytes from `offset`. Raises `UnknownArtifact` when there is none."""

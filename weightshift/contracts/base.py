@@ -1,0 +1,42 @@
+"""The two kinds of message, and the constrained strings they are made of."""
+
+import re
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+DIGEST_PATTERN = r"^[0-9a-f]{64}$"
+
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+"""A model, environment, artifact or instance name: safe in paths, labels and workflow ids."""
+
+Digest = Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
+"""A SHA-256 in lower-case hexadecimal."""
+
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)$")
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _parse_duration(value: object) -> object:
+    """Read `90`, `"90s"`, `"1.5m"`, `"2h"`; everything else is left to pydantic."""
+    if isinstance(value, str) and (match := _DURATION.match(value.strip())):
+        return timedelta(seconds=float(match[1]) * _UNIT_SECONDS[match[2]])
+    return value
+
+
+Duration = Annotated[timedelta, BeforeValidator(_parse_duration)]
+"""A length of time: seconds as a number, or a string with a unit (`ms`, `s`, `m`, `h`, `d`)."""
+
+
+class Message(BaseModel):
+    """What our own processes send each other; tolerant, so that versions can differ in a roll-out."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Document(BaseModel):
+    """What people write (manifest, plan); unknown fields are refused, so a typo never passes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")

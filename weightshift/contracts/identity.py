@@ -1,0 +1,46 @@
+"""Who is meant: cohorts, routes and the fence that orders commands."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from weightshift.contracts.base import Message, Name
+
+
+class Cohort(StrEnum):
+    """The two pools of instances that serve one model in one environment."""
+
+    STABLE = "stable"
+    CANARY = "canary"
+
+    @property
+    def other(self) -> "Cohort":
+        """The pool on the other side of the split."""
+        return Cohort.CANARY if self is Cohort.STABLE else Cohort.STABLE
+
+
+class Service(Message):
+    """One model in one environment: the unit that is released, routed and locked."""
+
+    model: Name
+    environment: Name
+
+    def __str__(self) -> str:
+        return f"{self.environment}/{self.model}"
+
+
+class Fence(Message):
+    """Orders commands: `epoch` per admitted release, `sequence` per command in it.
+
+    Whatever is written to a mesh, a target or a runtime carries one, and each of them refuses a
+    fence older than the newest it has seen. Never compared with a revision.
+    """
+
+    epoch: int = Field(ge=0)
+    sequence: int = Field(ge=0)
+
+    def __lt__(self, other: "Fence") -> bool:
+        return (self.epoch, self.sequence) < (other.epoch, other.sequence)
+
+    def __str__(self) -> str:
+        return f"{self.epoch}.{self.sequence}"

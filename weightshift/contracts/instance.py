@@ -1,0 +1,89 @@
+"""Actual state: what one runtime instance has loaded, and how far its candidate is."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from weightshift.contracts.base import Message, Name
+from weightshift.contracts.identity import Cohort, Service
+
+
+class CandidatePhase(StrEnum):
+    """The steps a candidate goes through on an instance, in this order; `failed` ends anywhere."""
+
+    WAITING = "waiting"
+    DOWNLOADING = "downloading"
+    VERIFYING = "verifying"
+    LOADING = "loading"
+    DRY_RUNNING = "dry-running"
+    INSTALLED = "installed"
+    FAILED = "failed"
+
+
+_PHASE_ORDER = list(CandidatePhase)
+
+
+class InstanceError(Message):
+    """Why a candidate failed. `permanent` errors are not retried until the target changes."""
+
+    type: str
+    message: str
+    phase: CandidatePhase
+    permanent: bool
+
+
+class CandidateProgress(Message):
+    """How far an instance is with one target. Durations in seconds, sizes in bytes."""
+
+    revision: int
+    artifact_id: Name
+    phase: CandidatePhase
+    attempt: int = 1
+    bytes_total: int = 0
+    bytes_done: int = 0
+    phase_seconds: dict[str, float] = Field(default_factory=dict)
+    peak_memory_bytes: int | None = None
+    error: InstanceError | None = None
+
+    def has_passed(self, phase: CandidatePhase) -> bool:
+        """Whether `phase` is complete."""
+        if self.phase is CandidatePhase.FAILED:
+            return False
+        return _PHASE_ORDER.index(self.phase) > _PHASE_ORDER.index(phase)
+
+
+class LoadedGeneration(Message):
+    """The generation an instance serves: loaded, verified and dry-run."""
+
+    revision: int
+    artifact_id: Name
+    manifest_sha256: str
+    feature_schema: str
+    generation: int
+
+
+class InstanceReport(Message):
+    """What an instance says of itself. Only the runtime writes it.
+
+    `boot_id` changes with every process start, so that a crash and quick restart is still seen.
+    """
+
+    instance_id: Name
+    boot_id: str
+    service: Service
+    cohort: Cohort
+    desired_revision: int = 0
+    actual: LoadedGeneration | None = None
+    candidate: CandidateProgress | None = None
+    ready: bool = False
+    draining: bool = False
+    runtime_build: str = ""
+    servable_capacity: float = 1.0
+
+
+class InstanceState(Message):
+    """A report as the registry sees it: with its age in seconds and whether that makes it lost."""
+
+    report: InstanceReport
+    age_seconds: float
+    lost: bool

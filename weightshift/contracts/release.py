@@ -1,0 +1,120 @@
+"""A release: the request, the signals it answers, and what it says of itself."""
+
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from weightshift.contracts.base import Message, Name
+from weightshift.contracts.identity import Fence, Service
+from weightshift.contracts.plan import Plan
+from weightshift.contracts.target import Targets
+from weightshift.contracts.traffic import TrafficSplit
+from weightshift.contracts.verdict import StageVerdict
+
+
+class ReleaseRequest(Message):
+    """The input of the release workflow: ids and intent, never weights."""
+
+    release_id: str
+    service: Service
+    artifact_id: Name
+    plan: Plan = Plan()
+    operator: str = Field(min_length=1, max_length=200)
+    reason: str = Field(default="", max_length=1_000)
+    request_key: str | None = Field(default=None, max_length=200)
+
+
+class RollbackRequest(BaseModel):
+    """The payload of the `rollback` signal and update.
+
+    Every field is optional and unknown ones are ignored: a signal typed by hand must always count.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    operator: str = "unknown"
+    reason: str = "rollback requested"
+
+
+class ReleasePhase(StrEnum):
+    """Where a release is. `observing` covers every traffic stage."""
+
+    ADMITTING = "admitting"
+    PUBLISHING = "publishing"
+    DOWNLOADING = "downloading"
+    VERIFYING = "verifying"
+    WARMING_UP = "warming-up"
+    OBSERVING = "observing"
+    PROMOTING = "promoting"
+    RETURNING = "returning"
+    PARACHUTE = "parachute"
+    RETIRING = "retiring"
+    ROLLING_BACK = "rolling-back"
+    DONE = "done"
+
+
+class Outcome(StrEnum):
+    """How a release ended. `refused` means the candidate never got traffic."""
+
+    PROMOTED = "promoted"
+    ROLLED_BACK = "rolled-back"
+    REFUSED = "refused"
+
+
+class Step(Message):
+    """One line of a release's story."""
+
+    at: datetime
+    text: str
+
+
+class ReleaseStatus(Message):
+    """The answer of the `status` query. `split` is the mesh's read-back, not an intention."""
+
+    release_id: str
+    service: Service
+    artifact_id: Name
+    phase: ReleasePhase
+    stage_weight: int | None = None
+    split: TrafficSplit | None = None
+    verdict: StageVerdict | None = None
+    outcome: Outcome | None = None
+    reason: str = ""
+    way_back: str = "none"
+    held: bool = False
+    steps: tuple[Step, ...] = ()
+
+
+class ReleaseResult(Message):
+    """What the workflow returns. `rollback_seconds` runs from the decision to the read-back."""
+
+    release_id: str
+    outcome: Outcome
+    reason: str
+    split: TrafficSplit | None
+    rollback_seconds: float | None = None
+
+
+class Admission(Message):
+    """A request for the release lock of a service."""
+
+    request: ReleaseRequest
+    run_id: str
+
+
+class Admitted(Message):
+    """The lock is held: the epoch for this release's fences, and what is published now."""
+
+    epoch: int
+    targets: Targets
+
+
+class Completion(Message):
+    """The end of a release; frees the lock. Idempotent by release id."""
+
+    service: Service
+    release_id: str
+    outcome: Outcome
+    reason: str
+    fence: Fence

@@ -1,0 +1,56 @@
+"""Desired state: which artifact a cohort should serve, at which revision."""
+
+from datetime import datetime
+
+from pydantic import Field
+
+from weightshift.contracts.base import Digest, Message, Name
+from weightshift.contracts.identity import Cohort, Fence, Service
+
+
+class Target(Message):
+    """What one cohort of one service should serve. Written by releases only.
+
+    `serve_floor` is the lowest revision that may still answer business traffic; an instance whose
+    actual revision is below it refuses.
+    """
+
+    service: Service
+    cohort: Cohort
+    revision: int = Field(gt=0)
+    artifact_id: Name
+    manifest_sha256: Digest
+    feature_schema: Name
+    serve_floor: int = Field(default=0, ge=0)
+    updated_at: datetime | None = None
+
+
+class Publication(Message):
+    """A request to publish a target.
+
+    `expected_revision` is the cohort's revision the caller read (0 for a missing row); None seals:
+    it is ordered by the fence alone. `operation_id` makes a repeat return the first result.
+    `raise_serve_floor` forbids the cohort to serve anything older than the new revision.
+    """
+
+    service: Service
+    cohort: Cohort
+    artifact_id: Name
+    expected_revision: int | None = Field(default=None, ge=0)
+    raise_serve_floor: bool = False
+    fence: Fence
+    operation_id: str = Field(min_length=1, max_length=200)
+    release_id: str
+    operator: str
+    reason: str = ""
+
+
+class Targets(Message):
+    """Both cohorts' targets of one service, as read in one transaction; None where never set."""
+
+    stable: Target | None = None
+    canary: Target | None = None
+
+    def of(self, cohort: Cohort) -> Target | None:
+        """Return the target of one cohort."""
+        return self.stable if cohort is Cohort.STABLE else self.canary

@@ -1,0 +1,156 @@
+"""Every error Weightshift raises, under one root.
+
+The class docstring is the default message; `exit_code` is what the command line ends with. Names are
+domain nouns and cross process boundaries as `type` strings, so renaming one is a breaking change.
+"""
+
+
+class WeightshiftError(Exception):
+    """Weightshift failed."""
+
+    exit_code = 1
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or type(self).__doc__ or type(self).__name__)
+
+
+class InvalidInput(WeightshiftError):
+    """The input is invalid."""
+
+    exit_code = 2
+
+
+class InvalidPlan(InvalidInput):
+    """The release plan is invalid."""
+
+
+class InvalidManifest(InvalidInput):
+    """The artifact manifest is invalid."""
+
+
+class UnsafeArtifact(InvalidInput):
+    """The artifact holds something that is never loaded."""
+
+
+class UnknownArtifact(InvalidInput):
+    """The registry knows no such artifact."""
+
+
+class UnknownService(InvalidInput):
+    """Nothing is published for this model and environment."""
+
+
+class NoCanaryCapacity(InvalidInput):
+    """No canary instance reports to the registry, so nothing could be tried."""
+
+
+class Unauthorised(InvalidInput):
+    """The token does not allow this."""
+
+
+class Conflict(WeightshiftError):
+    """Somebody else changed this first."""
+
+    exit_code = 4
+
+
+class ArtifactConflict(Conflict):
+    """The artifact id is taken by other content."""
+
+
+class ArtifactNotReady(Conflict):
+    """The artifact is not approved."""
+
+
+class RevisionConflict(Conflict):
+    """The target's revision is not the expected one."""
+
+
+class StaleFence(Conflict):
+    """A newer command was already accepted; this one comes too late and changed nothing."""
+
+
+class ReleaseActive(Conflict):
+    """Another release of this model and environment is active."""
+
+
+class OperationConflict(Conflict):
+    """The operation id was used before for something else."""
+
+
+class Unreachable(WeightshiftError):
+    """A service does not answer."""
+
+    exit_code = 5
+
+
+class RegistryUnreachable(Unreachable):
+    """The registry does not answer."""
+
+
+class ObjectStoreUnreachable(Unreachable):
+    """The object store does not answer."""
+
+
+class MeshUnreachable(Unreachable):
+    """The mesh does not answer."""
+
+
+class MetricsUnreachable(Unreachable):
+    """Prometheus does not answer."""
+
+
+class TemporalUnreachable(Unreachable):
+    """Temporal does not answer."""
+
+
+class MeshConfirmationTimeout(Unreachable):
+    """The mesh accepted the split but does not show it."""
+
+
+class CandidateError(WeightshiftError):
+    """The candidate cannot be served. What serves now is not affected."""
+
+
+class DigestMismatch(CandidateError):
+    """The bytes are not the ones the manifest names."""
+
+
+class IncompatibleModel(CandidateError):
+    """The weights do not fit the architecture."""
+
+
+class DryRunFailed(CandidateError):
+    """The model's answers to its representative requests are not acceptable."""
+
+
+class OutOfMemory(CandidateError):
+    """There is no memory for a second generation; the current one serves on."""
+
+
+class CandidateFailed(CandidateError):
+    """An instance reports that its candidate failed."""
+
+
+class InstanceLost(CandidateError):
+    """A canary instance no longer reports."""
+
+
+class LoadDeadlineExceeded(CandidateError):
+    """Not every instance became ready in time."""
+
+
+class RequestRefused(WeightshiftError):
+    """The request is not served here and now; retry on another instance."""
+
+
+class QueueFull(RequestRefused):
+    """The admission queue is full."""
+
+
+class NotServing(RequestRefused):
+    """No generation may answer business traffic on this instance."""
+
+
+class LocalStackError(WeightshiftError):
+    """The local stack could not be started or stopped."""

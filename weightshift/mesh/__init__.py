@@ -1,0 +1,1 @@
+"""Meshes: they split traffic exactly as told, and are read back."""

@@ -1,0 +1,1 @@
+"""The control plane's truth: artifacts, targets, reports, releases and the audit chain."""

@@ -1,0 +1,63 @@
+"""Settings of the control plane, one group per outside system, read from `WEIGHTSHIFT_*` variables.
+
+Durations are seconds. Secrets are masked whenever a group is printed.
+"""
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class TemporalSettings(BaseSettings):
+    """How to reach Temporal."""
+
+    model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_TEMPORAL_")
+
+    address: str = "127.0.0.1:7233"
+    namespace: str = "default"
+    connect_timeout: float = Field(default=5.0, gt=0)
+
+
+class RegistrySettings(BaseSettings):
+    """How to reach the registry: `dsn` for the control plane, `url` and `token` for everybody else."""
+
+    model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_REGISTRY_")
+
+    dsn: SecretStr = SecretStr("")
+    url: str = "http://127.0.0.1:8070"
+    token: SecretStr = SecretStr("")
+    pool_size: int = Field(default=10, ge=1)
+    timeout: float = Field(default=5.0, gt=0)
+    lost_after: float = Field(default=10.0, gt=0)
+
+
+class StoreSettings(BaseSettings):
+    """Where artifacts are kept: `s3://bucket/prefix` or `file:///directory`.
+
+    Credentials come from the standard boto3 chain, never from here.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_STORE_")
+
+    url: str = "file:///var/lib/weightshift/artifacts"
+    endpoint: str | None = None
+
+
+class MeshSettings(BaseSettings):
+    """How to reach the mesh: for file-driven Envoy, its mesh agent."""
+
+    model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_MESH_")
+
+    agent_url: str = "http://127.0.0.1:8090"
+    agent_token: SecretStr = SecretStr("")
+    timeout: float = Field(default=2.0, gt=0)
+    confirm_timeout: float = Field(default=2.0, gt=0)
+
+
+class MetricsSettings(BaseSettings):
+    """How to reach Prometheus, and how old a sample may be before it counts as stale."""
+
+    model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_METRICS_")
+
+    prometheus_url: str = "http://127.0.0.1:9090"
+    timeout: float = Field(default=5.0, gt=0)
+    stale_after: float = Field(default=30.0, gt=0)
