@@ -118,3 +118,17 @@ class Completion(Message):
     outcome: Outcome
     reason: str
     fence: Fence
+
+
+class ReleaseRecord(Message):
+    """The registry's row about a release; `outcome` is None while it is active."""
+
+    release_id: str
+    service: Service
+    artifact_id: Name
+    operator: str
+    epoch: int
+    outcome: Outcome | None = None
+    reason: str = ""
+    started_at: datetime
+    finished_at: datetime | None = None

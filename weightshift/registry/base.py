@@ -7,7 +7,7 @@ from weightshift.contracts.evidence import AuditRow, Evidence
 from weightshift.contracts.identity import Service
 from weightshift.contracts.instance import InstanceReport, InstanceState
 from weightshift.contracts.manifest import ArtifactRecord
-from weightshift.contracts.release import Admission, Admitted, Completion
+from weightshift.contracts.release import Admission, Admitted, Completion, ReleaseRecord
 from weightshift.contracts.target import Publication, Target, Targets
 
 
@@ -51,6 +51,9 @@ class Registry(Protocol):
 
     async def complete(self, completion: Completion) -> None:
         """Record the outcome and free the lock. A repeat is a no-op."""
+
+    async def releases(self, service: Service) -> tuple[ReleaseRecord, ...]:
+        """Read a service's releases, newest first."""
 
     async def report(self, report: InstanceReport) -> None:
         """Store what an instance says of itself, stamped with the store's clock."""
