@@ -54,10 +54,15 @@ class MeshSettings(BaseSettings):
 
 
 class MetricsSettings(BaseSettings):
-    """How to reach Prometheus, and how old a sample may be before it counts as stale."""
+    """How to reach Prometheus, and how it scrapes.
+
+    `scrape_interval` is that of the runtimes; `calibration` is how far back stable's requests are read
+    to know its latency before a stage.
+    """
 
     model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_METRICS_")
 
     prometheus_url: str = "http://127.0.0.1:9090"
     timeout: float = Field(default=5.0, gt=0)
-    stale_after: float = Field(default=30.0, gt=0)
+    scrape_interval: float = Field(default=15.0, gt=0)
+    calibration: float = Field(default=600.0, gt=0)

@@ -1,0 +1,54 @@
+"""Which latencies to compare tails at, chosen from what stable did before."""
+
+from dataclasses import dataclass
+
+from weightshift.analysis.samples import ArmCounts
+
+MINIMUM_REQUESTS = 200
+_TAIL_MULTIPLES = (1.6, 1.0, 0.6)
+_SMALLEST_TAIL = 0.3
+_LARGEST_TAIL = 5.0
+
+
+@dataclass(frozen=True)
+class LatencyEdges:
+    """Indices of latency edges around stable's quantile.
+
+    `harm` are compared arm against arm; `health` are the edges twice the tolerated factor further out,
+    one for each of `harm`; `middle_times_ratio` is the edge one factor beyond the middle one.
+    """
+
+    harm: tuple[int, ...]
+    health: tuple[int, ...]
+    middle: int
+    middle_times_ratio: int
+
+
+def choose_edges(
+    stable: ArmCounts, edges: tuple[float, ...], *, quantile: float, ratio: float
+) -> LatencyEdges | None:
+    """Pick the edges beyond which 1.6, 1.0 and 0.6 times `1 - quantile` of stable's requests lay.
+
+    None while stable has too few requests, or when no edge has 0.3 to 5 times that tail.
+    """
+    if stable.requests < MINIMUM_REQUESTS:
+        return None
+    tail = 1 - quantile
+    fractions = [stable.slower_than(i).total_bad / stable.requests for i in range(len(edges))]
+    usable = [i for i, f in enumerate(fractions) if _SMALLEST_TAIL * tail <= f <= _LARGEST_TAIL * tail]
+    if not usable:
+        return None
+    chosen = tuple(
+        min(usable, key=lambda i: abs(fractions[i] - multiple * tail)) for multiple in _TAIL_MULTIPLES
+    )
+    relaxed = 1 + 2 * (ratio - 1)
+    return LatencyEdges(
+        harm=chosen,
+        health=tuple(_first_at_least(edges, edges[i] * relaxed) for i in chosen),
+        middle=chosen[1],
+        middle_times_ratio=_first_at_least(edges, edges[chosen[1]] * ratio),
+    )
+
+
+def _first_at_least(edges: tuple[float, ...], value: float) -> int:
+    return next((i for i, edge in enumerate(edges) if edge >= value), len(edges) - 1)
