@@ -152,5 +152,9 @@ class NotServing(RequestRefused):
     """No generation may answer business traffic on this instance."""
 
 
+class SchemaMismatch(WeightshiftError):
+    """The registry's database and this build have different schema versions."""
+
+
 class LocalStackError(WeightshiftError):
     """The local stack could not be started or stopped."""

@@ -4,7 +4,7 @@ import re
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 DIGEST_PATTERN = r"^[0-9a-f]{64}$"
@@ -40,3 +40,12 @@ class Document(BaseModel):
     """What people write (manifest, plan); unknown fields are refused, so a typo never passes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def describe_problems(error: ValidationError) -> str:
+    """Return what is wrong in one sentence, by field, without repeating the input (it may be a secret)."""
+    problems = []
+    for problem in error.errors(include_url=False, include_context=False, include_input=False):
+        field = ".".join(str(part) for part in problem["loc"])
+        problems.append(f"{field}: {problem['msg']}" if field else problem["msg"])
+    return "; ".join(problems)

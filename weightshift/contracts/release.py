@@ -1,8 +1,10 @@
 """A release: the request, the signals it answers, and what it says of itself."""
 
+import hashlib
 from datetime import datetime
 from enum import StrEnum
 
+import rfc8785
 from pydantic import BaseModel, ConfigDict, Field
 
 from weightshift.contracts.base import Message, Name
@@ -23,6 +25,11 @@ class ReleaseRequest(Message):
     operator: str = Field(min_length=1, max_length=200)
     reason: str = Field(default="", max_length=1_000)
     request_key: str | None = Field(default=None, max_length=200)
+
+    def digest(self) -> str:
+        """Return a SHA-256 over what is asked for: everything but `release_id`, which names one try."""
+        document = self.model_dump(mode="json", exclude={"release_id"}, exclude_defaults=True)
+        return hashlib.sha256(rfc8785.dumps(document)).hexdigest()
 
 
 class RollbackRequest(BaseModel):
@@ -121,7 +128,10 @@ class Completion(Message):
 
 
 class ReleaseRecord(Message):
-    """The registry's row about a release; `outcome` is None while it is active."""
+    """The registry's row about a release; `outcome` is None while it is active.
+
+    `request_key` and `request_digest` tell a caller that repeats a request whether it already ran.
+    """
 
     release_id: str
     service: Service
@@ -132,3 +142,6 @@ class ReleaseRecord(Message):
     reason: str = ""
     started_at: datetime
     finished_at: datetime | None = None
+    run_id: str = ""
+    request_key: str | None = None
+    request_digest: str = ""

@@ -1,0 +1,131 @@
+"""What the release workflow tells its activities, and what they answer. Ids and figures only."""
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from pydantic import Field
+
+from weightshift.contracts.base import Message
+from weightshift.contracts.evidence import Evidence
+from weightshift.contracts.identity import Cohort, Fence, Service
+from weightshift.contracts.instance import CandidatePhase
+from weightshift.contracts.plan import ResolvedStage
+from weightshift.contracts.target import Targets
+from weightshift.contracts.traffic import TrafficSplit
+from weightshift.contracts.verdict import StageVerdict
+
+
+class InstanceRef(Message):
+    """One process of one instance: a restarted instance has another `boot_id`."""
+
+    instance_id: str
+    boot_id: str
+
+
+class Admittance(Message):
+    """The answer to an admission: the epoch, what is published, and which instances there are.
+
+    `first` is True while no release of the service was ever promoted: there is no way back then.
+    """
+
+    epoch: int
+    targets: Targets
+    first: bool
+    stable: tuple[InstanceRef, ...] = ()
+    canary: tuple[InstanceRef, ...] = ()
+
+
+class FleetWait(Message):
+    """Wait until every named instance of a cohort has passed a phase with this revision."""
+
+    service: Service
+    cohort: Cohort
+    revision: int
+    phase: CandidatePhase
+    instances: tuple[InstanceRef, ...]
+
+
+class InstanceProgress(Message):
+    """What one instance took for a phase: bytes, seconds, and peak memory where it was measured."""
+
+    instance: InstanceRef
+    bytes_done: int = 0
+    phase_seconds: dict[str, float] = Field(default_factory=dict)
+    peak_memory_bytes: int | None = None
+
+
+class FleetProgress(Message):
+    """The answer to a `FleetWait`: one entry per instance."""
+
+    instances: tuple[InstanceProgress, ...]
+
+
+class CapacityCheck(Message):
+    """Ask which instances of a cohort are ready to serve this revision."""
+
+    service: Service
+    cohort: Cohort
+    revision: int
+    instances: tuple[InstanceRef, ...]
+
+
+class Capacity(Message):
+    """The instances that are ready, and those that are not, with the reason."""
+
+    ready: tuple[InstanceRef, ...]
+    missing: tuple[str, ...] = ()
+
+
+class MeshWrite(Message):
+    """Set a split; refused when a newer fence was seen."""
+
+    service: Service
+    split: TrafficSplit
+    fence: Fence
+
+
+class CarriedWealth(Message):
+    """The state of one gate's evidence of harm, carried from stage to stage."""
+
+    active: tuple[float, ...]
+    idle: float
+
+
+class ObserveMode(StrEnum):
+    """When an observation may end, other than by a breach.
+
+    `window`: healthy once the window is over, or inconclusive at the longest window. `hold`: only
+    healthy. `watch`: never, as while a release is paused.
+    """
+
+    WINDOW = "window"
+    HOLD = "hold"
+    WATCH = "watch"
+
+
+class Observation(Message):
+    """Judge one stage from its start, every interval, until the outcome is known."""
+
+    release_id: str
+    service: Service
+    stage: ResolvedStage
+    interval: timedelta
+    started_at: datetime
+    canary_revision: int
+    stable_revision: int
+    canary: tuple[InstanceRef, ...]
+    wealth: dict[str, CarriedWealth] = Field(default_factory=dict)
+    mode: ObserveMode = ObserveMode.WINDOW
+
+
+class Observed(Message):
+    """A stage's verdict, and the evidence of harm to carry into the next one."""
+
+    verdict: StageVerdict
+    wealth: dict[str, CarriedWealth] = Field(default_factory=dict)
+
+
+class EvidenceBatch(Message):
+    """Rows for the audit chain, in order."""
+
+    rows: tuple[Evidence, ...]
