@@ -1,0 +1,185 @@
+"""The mesh agent: the only writer of one Envoy's route file (`python -m weightshift.mesh.envoy_agent`)."""
+
+import asyncio
+import hmac
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import uvicorn
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from weightshift.contracts.base import Name
+from weightshift.contracts.identity import Service
+from weightshift.contracts.traffic import MeshState
+from weightshift.errors import (
+    InvalidInput,
+    MeshConfirmationTimeout,
+    MeshUnreachable,
+    StaleFence,
+    Unauthorised,
+    UnknownService,
+    WeightshiftError,
+)
+from weightshift.mesh.envoy_config import parse_config_dump
+from weightshift.mesh.route_file import RouteFile
+from weightshift.mesh.wire import STATUS_OF, Failure, SplitCommand
+
+_MAX_BODY_BYTES = 4_096
+_POLL_INTERVAL = 0.002
+_ROUTE_DUMP = "/config_dump?resource=dynamic_route_configs"
+
+
+class AgentSettings(BaseSettings):
+    """What a mesh agent serves: one service on one Envoy. Timeouts in seconds."""
+
+    model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_MESH_AGENT_")
+
+    host: str = "127.0.0.1"
+    port: int = 8090
+    token: SecretStr = Field(min_length=16)
+    model: Name
+    environment: Name
+    route_file: Path
+    envoy_admin_url: str = "http://127.0.0.1:9901"
+    envoy_timeout: float = Field(default=1.0, gt=0)
+
+
+class Agent:
+    """Accepts commands into the route file, and reads back from Envoy's admin port what it does."""
+
+    def __init__(self, *, service: Service, route_file: RouteFile, envoy: httpx.AsyncClient) -> None:
+        self.service = service
+        self._route_file = route_file
+        self._envoy = envoy
+
+    async def read(self) -> MeshState:
+        """Return the split Envoy uses. Raises `MeshUnreachable`."""
+        try:
+            response = await self._envoy.get(_ROUTE_DUMP)
+            response.raise_for_status()
+            content = response.json()
+        except (httpx.HTTPError, json.JSONDecodeError) as error:
+            reason = type(error).__name__
+            raise MeshUnreachable(
+                f"Envoy's admin port does not answer ({reason}); check that it runs"
+            ) from error
+        return parse_config_dump(content)
+
+    async def write(self, command: SplitCommand) -> MeshState:
+        """Accept a command and wait until Envoy shows it.
+
+        Raises `StaleFence`, also when a newer command overtakes it, and `MeshConfirmationTimeout`.
+        """
+        await asyncio.to_thread(self._route_file.accept, command.state)
+        reason = "it shows an older one"
+        try:
+            async with asyncio.timeout(command.confirm_timeout):
+                while True:
+                    try:
+                        if _confirms(await self.read(), command):
+                            return command.state
+                    except MeshUnreachable as error:
+                        reason = str(error)
+                    await asyncio.sleep(_POLL_INTERVAL)
+        except TimeoutError:
+            raise MeshConfirmationTimeout(
+                f"Envoy does not show {command.split} after {command.confirm_timeout:g} s: {reason}"
+            ) from None
+
+
+def _confirms(shown: MeshState, command: SplitCommand) -> bool:
+    if shown.fence is not None and command.fence < shown.fence:
+        raise StaleFence(
+            f"fence {command.fence} was overtaken by {shown.fence}; read the mesh and decide again"
+        )
+    return shown == command.state
+
+
+def create_app(settings: AgentSettings) -> Starlette:
+    """Build the HTTP service: `GET` and `PUT /v1/split/{environment}/{model}`, and `GET /healthz`."""
+    service = Service(model=settings.model, environment=settings.environment)
+    route_file = RouteFile(path=settings.route_file)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        client = httpx.AsyncClient(
+            base_url=settings.envoy_admin_url, timeout=settings.envoy_timeout, trust_env=False
+        )
+        with route_file:
+            async with client:
+                app.state.agent = Agent(service=service, route_file=route_file, envoy=client)
+                yield
+
+    async def split(request: Request) -> Response:
+        _require_token(request, settings.token)
+        agent = _agent_for(request)
+        if request.method == "PUT":
+            return _answer(await agent.write(await _command(request)))
+        return _answer(await agent.read())
+
+    return Starlette(
+        routes=[
+            Route("/v1/split/{environment}/{model}", split, methods=["GET", "PUT"]),
+            Route("/healthz", lambda _: PlainTextResponse("ok")),
+        ],
+        exception_handlers={WeightshiftError: _failure},
+        lifespan=lifespan,
+    )
+
+
+def _require_token(request: Request, token: SecretStr) -> None:
+    given = request.headers.get("authorization", "")
+    if not hmac.compare_digest(given.encode(), f"Bearer {token.get_secret_value()}".encode()):
+        raise Unauthorised("authorization: the bearer token is missing or wrong; use the mesh agent's token")
+
+
+def _agent_for(request: Request) -> Agent:
+    agent: Agent = request.app.state.agent
+    named = (request.path_params["environment"], request.path_params["model"])
+    if named != (agent.service.environment, agent.service.model):
+        raise UnknownService(
+            f"this Envoy serves {agent.service}, not {'/'.join(named)}; use another mesh agent"
+        )
+    return agent
+
+
+async def _command(request: Request) -> SplitCommand:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MAX_BODY_BYTES:
+            raise InvalidInput(f"body: longer than {_MAX_BODY_BYTES} bytes; send one split command")
+    try:
+        return SplitCommand.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "body"
+        raise InvalidInput(f"{field}: {first['msg']}; correct the split command") from error
+
+
+def _answer(state: MeshState) -> Response:
+    return Response(state.model_dump_json(), media_type="application/json")
+
+
+async def _failure(_: Request, error: Exception) -> Response:
+    status = STATUS_OF.get(type(error), 500)
+    body = Failure(type=type(error).__name__, message=str(error)).model_dump_json()
+    return Response(body, status_code=status, media_type="application/json")
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    settings = AgentSettings()
+    uvicorn.run(create_app(settings), host=settings.host, port=settings.port, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()

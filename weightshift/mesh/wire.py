@@ -1,0 +1,51 @@
+"""What travels between the Envoy adapter and a mesh agent."""
+
+from collections.abc import Mapping
+
+from pydantic import Field
+
+from weightshift.contracts.base import Message
+from weightshift.contracts.identity import Fence
+from weightshift.contracts.traffic import MeshState, TrafficSplit
+from weightshift.errors import (
+    InvalidInput,
+    MeshConfirmationTimeout,
+    MeshUnreachable,
+    StaleFence,
+    Unauthorised,
+    UnknownService,
+    WeightshiftError,
+)
+
+MAX_CONFIRM_TIMEOUT = 30.0
+
+_ERRORS: dict[type[WeightshiftError], int] = {
+    InvalidInput: 400,
+    Unauthorised: 401,
+    UnknownService: 404,
+    StaleFence: 409,
+    MeshUnreachable: 503,
+    MeshConfirmationTimeout: 504,
+}
+STATUS_OF: Mapping[type[Exception], int] = {**_ERRORS}
+ERROR_OF = {kind.__name__: kind for kind in _ERRORS}
+
+
+class SplitCommand(Message):
+    """Set a split. The answer waits up to `confirm_timeout` seconds for the data plane to show it."""
+
+    split: TrafficSplit
+    fence: Fence
+    confirm_timeout: float = Field(gt=0, le=MAX_CONFIRM_TIMEOUT)
+
+    @property
+    def state(self) -> MeshState:
+        """What the mesh shows once it has followed."""
+        return MeshState(split=self.split, fence=self.fence)
+
+
+class Failure(Message):
+    """A typed error on the wire: the class name, and the message for people."""
+
+    type: str
+    message: str
