@@ -67,11 +67,13 @@ def postgres_spec(directory: Path, port: int) -> ProcessSpec:
 async def prepare_postgres(directory: Path) -> None:
     """Make the cluster, unless there is one. Raises `LocalStackError` when `initdb` fails."""
     cluster, password, user = directory / "postgres", directory / "postgres-password", _user()
+    exists = (cluster / "PG_VERSION").exists()
+    if not exists:
+        shutil.rmtree(cluster, ignore_errors=True)
+        cluster.mkdir(parents=True, mode=0o700)
     _make_reachable(cluster, postgres_binary("postgres"))
-    if (cluster / "PG_VERSION").exists():
+    if exists:
         return
-    shutil.rmtree(cluster, ignore_errors=True)
-    cluster.mkdir(parents=True, mode=0o700)
     write_private(password, _passwords(directory)[0])
     if user is not None:
         for path in (cluster, password):
@@ -99,7 +101,6 @@ async def create_database(directory: Path, port: int) -> None:
 @asynccontextmanager
 async def postgres_server(directory: Path) -> AsyncIterator[PostgresAddress]:
     """Run PostgreSQL alone, with an empty database, for the length of a `with` block."""
-    directory.mkdir(parents=True, exist_ok=True)
     (port,) = free_ports(1)
     await prepare_postgres(directory)
     async with running(ManagedProcess(spec=postgres_spec(directory, port), directory=directory)):
@@ -147,7 +148,8 @@ def _make_reachable(*paths: Path) -> None:
         return
     for path in paths:
         for parent in path.resolve().parents:
-            if parent.exists() and not (mode := parent.stat().st_mode) & stat.S_IXOTH:
+            mode = parent.stat().st_mode
+            if not mode & stat.S_IXOTH:
                 parent.chmod(mode | stat.S_IXOTH)
 
 

@@ -170,7 +170,7 @@ def _answer(state: MeshState) -> Response:
 
 
 async def _failure(_: Request, error: Exception) -> Response:
-    status = STATUS_OF.get(type(error), 500)
+    status = STATUS_OF.get(type(error), 500) if isinstance(error, WeightshiftError) else 500
     body = Failure(type=type(error).__name__, message=str(error)).model_dump_json()
     return Response(body, status_code=status, media_type="application/json")
 

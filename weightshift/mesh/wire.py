@@ -1,7 +1,5 @@
 """What travels between the Envoy adapter and a mesh agent."""
 
-from collections.abc import Mapping
-
 from pydantic import Field
 
 from weightshift.contracts.base import Message
@@ -19,7 +17,7 @@ from weightshift.errors import (
 
 MAX_CONFIRM_TIMEOUT = 30.0
 
-_ERRORS: dict[type[WeightshiftError], int] = {
+STATUS_OF: dict[type[WeightshiftError], int] = {
     InvalidInput: 400,
     Unauthorised: 401,
     UnknownService: 404,
@@ -27,8 +25,7 @@ _ERRORS: dict[type[WeightshiftError], int] = {
     MeshUnreachable: 503,
     MeshConfirmationTimeout: 504,
 }
-STATUS_OF: Mapping[type[Exception], int] = {**_ERRORS}
-ERROR_OF = {kind.__name__: kind for kind in _ERRORS}
+ERROR_OF = {kind.__name__: kind for kind in STATUS_OF}
 
 
 class SplitCommand(Message):
