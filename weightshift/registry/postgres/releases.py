@@ -1,0 +1,89 @@
+"""The releases' rows, one of which per service may be active: the release lock."""
+
+import asyncpg
+
+from weightshift.contracts.identity import Service
+from weightshift.contracts.release import Admission, Admitted, Completion, Outcome, ReleaseRecord
+from weightshift.registry import rules
+from weightshift.registry.postgres import artifacts, audit, targets
+from weightshift.registry.postgres.database import Connection
+from weightshift.registry.sql import QUERIES
+
+
+async def admit(connection: Connection, admission: Admission) -> Admitted:
+    """Take the release lock and allocate an epoch, or return the first result of a repeat.
+
+    Raises `ReleaseActive`, `Conflict`, `OperationConflict`, `UnknownArtifact`, `ArtifactNotReady`.
+    """
+    request = admission.request
+    service = request.service
+    counter = await targets.lock_counter(connection, service)
+    published = await targets.read(connection, service)
+    if recorded := await _fetch(connection, "select_release", request.release_id):
+        return Admitted(epoch=rules.repeated_admission(request, recorded), targets=published)
+    rules.check_admission(
+        request,
+        active=await _fetch(connection, "select_active_release", service.model, service.environment),
+        keyed=await _fetch(connection, "select_release_by_key", request.request_key),
+    )
+    await artifacts.hold_ready(connection, service.model, request.artifact_id)
+    epoch = counter.last_epoch + 1
+    await _insert(connection, admission, epoch)
+    await audit.append(connection, rules.admission_entry(admission, epoch=epoch))
+    return Admitted(epoch=epoch, targets=published)
+
+
+async def complete(connection: Connection, completion: Completion) -> None:
+    """Record the outcome and free the lock, once."""
+    record = await _fetch(connection, "lock_release", completion.release_id)
+    if record is None or record.outcome is not None:
+        return
+    await connection.execute(
+        QUERIES["finish_release"], completion.release_id, completion.outcome.value, completion.reason
+    )
+    await audit.append(connection, rules.completion_entry(completion, operator=record.operator))
+
+
+async def read_all(connection: Connection, service: Service) -> tuple[ReleaseRecord, ...]:
+    """Return a service's releases, newest first."""
+    records = await connection.fetch(QUERIES["select_releases"], service.model, service.environment)
+    return tuple(_release(record) for record in records)
+
+
+async def _insert(connection: Connection, admission: Admission, epoch: int) -> None:
+    request = admission.request
+    key = request.service.model, request.service.environment
+    await connection.execute(QUERIES["set_last_epoch"], *key, epoch)
+    await connection.execute(
+        QUERIES["insert_release"],
+        request.release_id,
+        admission.run_id,
+        *key,
+        request.artifact_id,
+        request.operator,
+        epoch,
+        request.request_key,
+        request.digest(),
+    )
+
+
+async def _fetch(connection: Connection, query: str, *arguments: str | None) -> ReleaseRecord | None:
+    record = await connection.fetchrow(QUERIES[query], *arguments)
+    return _release(record) if record else None
+
+
+def _release(record: asyncpg.Record) -> ReleaseRecord:
+    return ReleaseRecord(
+        release_id=record["release_id"],
+        service=Service(model=record["model_name"], environment=record["environment"]),
+        artifact_id=record["artifact_id"],
+        operator=record["operator"],
+        epoch=record["epoch"],
+        outcome=Outcome(record["outcome"]) if record["outcome"] else None,
+        reason=record["reason"],
+        started_at=record["started_at"],
+        finished_at=record["finished_at"],
+        run_id=record["run_id"],
+        request_key=record["request_key"],
+        request_digest=record["request_digest"],
+    )

@@ -1,0 +1,94 @@
+"""The registry's HTTP service. Run as `python -m weightshift.registry.service`."""
+
+import asyncio
+import logging
+from datetime import timedelta
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+from weightshift.errors import InvalidInput
+from weightshift.registry.base import Registry
+from weightshift.registry.guard import Guard, error_body
+from weightshift.registry.listener import TargetListener
+from weightshift.registry.routes import Routes
+from weightshift.registry.settings import RegistryServiceSettings
+from weightshift.registry.store import PostgresRegistry
+from weightshift.registry.tokens import PostgresTokens, TokenStore
+from weightshift.registry.watch import TargetBell
+from weightshift.settings import RegistrySettings
+
+SHUTDOWN_SECONDS = 2
+"""How long open requests may take once the service is told to stop; long polls are cut and repeated."""
+
+MAX_CONNECTIONS = 10_000
+
+
+def create_app(
+    *,
+    registry: Registry,
+    tokens: TokenStore,
+    bell: TargetBell,
+    lost_after: timedelta = timedelta(seconds=10),
+) -> Starlette:
+    """Return the ASGI application over a registry; `bell` must ring when its targets change."""
+    routes = Routes(registry=registry, bell=bell, lost_after=lost_after)
+    return Starlette(
+        routes=routes.all(),
+        middleware=[Middleware(Guard, tokens=tokens)],
+        exception_handlers={HTTPException: _no_such_route},
+    )
+
+
+async def _no_such_route(_: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    body = error_body(InvalidInput("There is no such route or method; see the registry's API."))
+    return Response(body, status_code=status, media_type="application/json")
+
+
+async def serve(settings: RegistrySettings, service: RegistryServiceSettings) -> None:
+    """Serve until told to stop. Raises `RegistryUnreachable`, `SchemaMismatch` at the start."""
+    dsn = settings.dsn.get_secret_value()
+    registry = await PostgresRegistry.connect(dsn=dsn, pool_size=settings.pool_size, timeout=settings.timeout)
+    bell = TargetBell()
+    listener = TargetListener(dsn=dsn, bell=bell, heartbeat=service.heartbeat, timeout=settings.timeout)
+    app = create_app(
+        registry=registry,
+        tokens=PostgresTokens(database=registry.database),
+        bell=bell,
+        lost_after=timedelta(seconds=settings.lost_after),
+    )
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            host=service.host,
+            port=service.port,
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        )
+    )
+    listening = asyncio.create_task(listener.run(), name="target listener")
+    try:
+        await server.serve()
+    finally:
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+        await registry.close()
+
+
+def main() -> None:
+    """Serve with the settings that the environment names."""
+    logging.basicConfig(level=logging.INFO)
+    asyncio.run(serve(RegistrySettings(), RegistryServiceSettings()))
+
+
+if __name__ == "__main__":
+    main()

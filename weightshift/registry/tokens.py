@@ -1,0 +1,129 @@
+"""Access tokens: who may do what, for which service. Only their SHA-256 is stored."""
+
+import hashlib
+import hmac
+import secrets
+from enum import StrEnum
+from typing import Protocol
+
+from weightshift.contracts.base import Message
+from weightshift.errors import InvalidInput, Unauthorised
+from weightshift.registry.postgres.database import Database, lone_connection
+from weightshift.registry.sql import QUERIES
+
+EVERY = "*"
+"""In an operator's token: any model, or any environment."""
+
+CONNECT_SECONDS = 10.0
+
+
+class Role(StrEnum):
+    """What a token is for."""
+
+    RUNTIME = "runtime"
+    OPERATOR = "operator"
+
+
+class Grant(Message):
+    """What a token allows its holder; `subject` is the name that the audit chain records."""
+
+    role: Role
+    subject: str
+    model: str
+    environment: str
+
+    def check(self, *, model: str | None = None, environment: str | None = None) -> None:
+        """Raise `Unauthorised` unless the grant covers the model and the environment, where given."""
+        if model is not None and self.model not in (EVERY, model):
+            raise Unauthorised(f"The token does not cover model {model}; use one that is bound to it.")
+        if environment is not None and self.environment not in (EVERY, environment):
+            raise Unauthorised(
+                f"The token does not cover environment {environment}; use one that is bound to it."
+            )
+
+    def check_every_environment(self) -> None:
+        """Raise `Unauthorised` unless the grant covers all environments."""
+        if self.environment != EVERY:
+            raise Unauthorised(
+                f"This changes every environment but the token covers {self.environment} only; "
+                f"use one bound to environment {EVERY}."
+            )
+
+
+class TokenStore(Protocol):
+    """Looks tokens up."""
+
+    async def grant(self, token: str) -> Grant | None:
+        """Return what a token allows; None for one unknown or revoked. Raises `RegistryUnreachable`."""
+
+
+class PostgresTokens:
+    """The tokens in the registry's database; a revocation counts from the next request on."""
+
+    def __init__(self, *, database: Database) -> None:
+        self._database = database
+
+    async def grant(self, token: str) -> Grant | None:
+        """Return what a token allows; None for one unknown or revoked. Raises `RegistryUnreachable`."""
+        digest = token_digest(token)
+        async with self._database.connection() as connection:
+            record = await connection.fetchrow(QUERIES["select_token"], digest)
+        if record is None or not hmac.compare_digest(record["token_sha256"], digest):
+            return None
+        return Grant.model_validate(dict(record))
+
+
+class MemoryTokens:
+    """Tokens kept in memory, for tests and trials in one process."""
+
+    def __init__(self) -> None:
+        self._grants: dict[str, Grant] = {}
+
+    async def grant(self, token: str) -> Grant | None:
+        """Return what a token allows; None for one unknown."""
+        return self._grants.get(token_digest(token))
+
+    def issue(self, grant: Grant) -> str:
+        """Return a new token for a grant. Raises `InvalidInput`."""
+        check_grant(grant)
+        token = new_token()
+        self._grants[token_digest(token)] = grant
+        return token
+
+
+def new_token() -> str:
+    """Return a token of 256 random bits; the prefix lets secret scanners recognise it."""
+    return f"weightshift_{secrets.token_urlsafe(32)}"
+
+
+def token_digest(token: str) -> str:
+    """Return what is stored and compared in place of a token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def check_grant(grant: Grant) -> None:
+    """Raise `InvalidInput` for a grant nobody should hold."""
+    if not grant.subject:
+        raise InvalidInput("A token's subject is empty; name the person or machine that will hold it.")
+    if grant.role is Role.RUNTIME and EVERY in (grant.model, grant.environment):
+        raise InvalidInput("A runtime token is bound to one model and one environment; name both.")
+
+
+async def issue_token(*, dsn: str, role: Role, subject: str, model: str, environment: str) -> str:
+    """Store a new token's digest and return the token, which cannot be read again.
+
+    Raises `InvalidInput`, `RegistryUnreachable`.
+    """
+    grant = Grant(role=role, subject=subject, model=model, environment=environment)
+    check_grant(grant)
+    token = new_token()
+    values = token_digest(token), role.value, subject, model, environment
+    async with lone_connection(dsn=dsn, seconds=CONNECT_SECONDS) as connection:
+        await connection.execute(QUERIES["insert_token"], *values)
+    return token
+
+
+async def revoke_token(*, dsn: str, token: str) -> None:
+    """Make a token useless from the next request on. Raises `RegistryUnreachable`."""
+    async with lone_connection(dsn=dsn, seconds=CONNECT_SECONDS) as connection:
+        await connection.execute(QUERIES["revoke_token"], token_digest(token))

@@ -1,0 +1,76 @@
+"""Waiting for a target to change: woken in milliseconds where possible, polling everywhere else."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from weightshift.contracts.identity import Cohort, Service
+from weightshift.contracts.target import Target
+from weightshift.errors import RegistryUnreachable
+from weightshift.registry.base import Registry
+
+MAX_WAITERS = 10_000
+POLL_SECONDS = 5.0
+"""How often a waiter looks by itself, in case that nothing wakes it."""
+
+
+class TargetBell:
+    """Wakes whoever waits for a service's targets. Belongs to one event loop."""
+
+    def __init__(self, *, max_waiters: int = MAX_WAITERS) -> None:
+        self._max_waiters = max_waiters
+        self._waiters: dict[Service, set[asyncio.Event]] = {}
+        self._count = 0
+
+    @contextmanager
+    def waiter(self, service: Service) -> Iterator[asyncio.Event]:
+        """Register a waiter; its event is set by every ring. Raises `RegistryUnreachable` when full."""
+        if self._count >= self._max_waiters:
+            raise RegistryUnreachable("Too many clients wait for targets here; ask another replica.")
+        event = asyncio.Event()
+        self._waiters.setdefault(service, set()).add(event)
+        self._count += 1
+        try:
+            yield event
+        finally:
+            self._count -= 1
+            self._waiters[service].discard(event)
+            if not self._waiters[service]:
+                del self._waiters[service]
+
+    @property
+    def waiting(self) -> int:
+        """How many waiters there are now."""
+        return self._count
+
+    def ring(self, service: Service) -> None:
+        """Wake the waiters of one service."""
+        for event in self._waiters.get(service, ()):
+            event.set()
+
+    def ring_all(self) -> None:
+        """Wake everybody, after a silence in which anything may have been missed."""
+        for service in self._waiters:
+            self.ring(service)
+
+
+async def await_target(
+    registry: Registry, bell: TargetBell, service: Service, cohort: Cohort, *, known: int, wait: float
+) -> Target | None:
+    """Return the cohort's target once its revision is not `known` (0 for none), or after `wait` seconds.
+
+    Raises `RegistryUnreachable`.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait
+    # Registered before the read: a change between the two rings the bell and is not missed.
+    with bell.waiter(service) as rung:
+        while True:
+            rung.clear()
+            target = (await registry.targets(service)).of(cohort)
+            remaining = deadline - loop.time()
+            if (target.revision if target else 0) != known or remaining <= 0:
+                return target
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(remaining, POLL_SECONDS)):
+                    await rung.wait()
