@@ -41,7 +41,13 @@ def route_file(state: MeshState) -> dict[str, Any]:
 
 def parse_route_file(content: dict[str, Any]) -> MeshState:
     """Return the split and fence in a route file. Raises `MeshUnreachable` when it is not ours."""
-    return parse_route_configuration(content.get("resources", [{}])[0])
+    try:
+        (configuration,) = content["resources"]
+    except (KeyError, ValueError, TypeError) as error:
+        raise MeshUnreachable(
+            f"the route file is not one of ours ({error}); write the split again"
+        ) from error
+    return parse_route_configuration(configuration)
 
 
 def parse_route_configuration(content: dict[str, Any]) -> MeshState:

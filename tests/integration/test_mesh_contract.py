@@ -1,0 +1,157 @@
+"""One contract for every mesh adapter: the twin in memory, and a real Envoy with its agent."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from weightshift.contracts.identity import Cohort, Fence, Service
+from weightshift.contracts.traffic import MeshState, TrafficSplit
+from weightshift.errors import MeshConfirmationTimeout, MeshUnreachable, StaleFence, UnknownService
+from weightshift.local.envoy import RunningEnvoy, envoy_server
+from weightshift.local.ports import free_ports
+from weightshift.mesh.base import Mesh
+from weightshift.mesh.envoy import EnvoyMesh
+from weightshift.mesh.memory import MemoryMesh
+
+SERVICE = Service(model="ranker", environment="test")
+
+
+def adapter(server: RunningEnvoy, *, timeout: float = 2.0, confirm_timeout: float = 2.0) -> EnvoyMesh:
+    return EnvoyMesh(
+        agent_urls=[server.address.agent_url],
+        token=SecretStr(server.address.agent_token),
+        timeout=timeout,
+        confirm_timeout=confirm_timeout,
+    )
+
+
+@asynccontextmanager
+async def running_envoy(directory: Path) -> AsyncIterator[RunningEnvoy]:
+    stable, canary = free_ports(2)
+    async with envoy_server(directory, SERVICE, stable=[stable], canary=[canary]) as server:
+        yield server
+
+
+@pytest.fixture
+async def envoy(tmp_path: Path) -> AsyncIterator[RunningEnvoy]:
+    async with running_envoy(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "envoy"])
+async def mesh(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Mesh]:
+    if request.param == "memory":
+        yield MemoryMesh()
+        return
+    async with running_envoy(tmp_path) as server:
+        real = adapter(server)
+        yield real
+        await real.aclose()
+
+
+def fence(sequence: int, *, epoch: int = 1) -> Fence:
+    return Fence(epoch=epoch, sequence=sequence)
+
+
+async def test_a_new_service_has_everything_on_stable(mesh: Mesh) -> None:
+    assert await mesh.read(SERVICE) == MeshState(split=TrafficSplit.all_to(Cohort.STABLE))
+
+
+async def test_a_write_is_read_back_with_its_fence(mesh: Mesh) -> None:
+    for sequence, weight in enumerate((5, 25, 50, 100, 0), start=1):
+        expected = MeshState(split=TrafficSplit.with_canary(weight), fence=fence(sequence))
+        assert await mesh.write(SERVICE, expected.split, fence(sequence)) == expected
+        assert await mesh.read(SERVICE) == expected
+
+
+async def test_a_repeat_changes_nothing(mesh: Mesh) -> None:
+    first = await mesh.write(SERVICE, TrafficSplit.with_canary(25), fence(1))
+    assert await mesh.write(SERVICE, TrafficSplit.with_canary(25), fence(1)) == first
+    assert await mesh.read(SERVICE) == first
+
+
+@pytest.mark.parametrize("older", [fence(4, epoch=2), fence(9, epoch=1)])
+async def test_an_older_fence_is_refused_and_changes_nothing(mesh: Mesh, older: Fence) -> None:
+    newest = await mesh.write(SERVICE, TrafficSplit.with_canary(0), fence(5, epoch=2))
+    with pytest.raises(StaleFence, match=r"2\.5"):
+        await mesh.write(SERVICE, TrafficSplit.with_canary(50), older)
+    assert await mesh.read(SERVICE) == newest
+
+
+async def test_one_fence_never_orders_two_splits(mesh: Mesh) -> None:
+    newest = await mesh.write(SERVICE, TrafficSplit.with_canary(25), fence(1))
+    with pytest.raises(StaleFence, match="75/25"):
+        await mesh.write(SERVICE, TrafficSplit.with_canary(50), fence(1))
+    assert await mesh.read(SERVICE) == newest
+
+
+async def test_the_newest_of_concurrent_commands_wins(mesh: Mesh) -> None:
+    commands = [(TrafficSplit.with_canary(weight), fence(weight)) for weight in range(1, 41)]
+    outcomes = await asyncio.gather(
+        *(mesh.write(SERVICE, *command) for command in commands), return_exceptions=True
+    )
+    assert isinstance(outcomes[-1], MeshState)
+    assert all(isinstance(outcome, MeshState | StaleFence) for outcome in outcomes)
+    assert await mesh.read(SERVICE) == MeshState(split=TrafficSplit.with_canary(40), fence=fence(40))
+
+
+async def test_the_memory_mesh_fails_lags_and_stalls_when_told() -> None:
+    mesh = MemoryMesh(lag=timedelta(milliseconds=1))
+    mesh.failure = MeshUnreachable()
+    with pytest.raises(MeshUnreachable):
+        await mesh.write(SERVICE, TrafficSplit.with_canary(5), fence(1))
+    mesh.failure, mesh.follows = None, False
+    with pytest.raises(MeshConfirmationTimeout):
+        await mesh.write(SERVICE, TrafficSplit.with_canary(5), fence(1))
+    assert (await mesh.read(SERVICE)).split.canary == 0
+    mesh.follows = True
+    assert (await mesh.write(SERVICE, TrafficSplit.with_canary(5), fence(1))).split.canary == 5
+    assert [command for _, *command in mesh.writes] == [[TrafficSplit.with_canary(5), fence(1)]]
+
+
+async def test_the_fence_survives_agent_and_envoy(envoy: RunningEnvoy) -> None:
+    mesh = adapter(envoy)
+    newest = await mesh.write(SERVICE, TrafficSplit.with_canary(25), fence(7))
+    for process in (envoy.agent, envoy.envoy):
+        await process.kill()
+        await process.start()
+    assert await mesh.read(SERVICE) == newest
+    with pytest.raises(StaleFence):
+        await mesh.write(SERVICE, TrafficSplit.with_canary(50), fence(6))
+    await mesh.aclose()
+
+
+async def test_without_envoy_a_command_is_kept_and_shown_after_its_return(envoy: RunningEnvoy) -> None:
+    mesh = adapter(envoy, confirm_timeout=0.2)
+    await mesh.write(SERVICE, TrafficSplit.with_canary(50), fence(1))
+    await envoy.envoy.kill()
+    with pytest.raises(MeshUnreachable):
+        await mesh.read(SERVICE)
+    with pytest.raises(MeshConfirmationTimeout, match="check that it runs"):
+        await mesh.write(SERVICE, TrafficSplit.with_canary(0), fence(2))
+    await envoy.envoy.start()
+    assert await mesh.read(SERVICE) == MeshState(split=TrafficSplit.with_canary(0), fence=fence(2))
+    assert (await mesh.write(SERVICE, TrafficSplit.with_canary(0), fence(2))).split.is_terminal
+    await mesh.aclose()
+
+
+async def test_without_its_agent_the_mesh_is_unreachable(envoy: RunningEnvoy) -> None:
+    mesh = adapter(envoy)
+    await envoy.agent.kill()
+    with pytest.raises(MeshUnreachable, match="mesh agent"):
+        await mesh.read(SERVICE)
+    with pytest.raises(MeshUnreachable, match="mesh agent"):
+        await mesh.write(SERVICE, TrafficSplit.with_canary(5), fence(1))
+    await mesh.aclose()
+
+
+async def test_another_service_is_unknown(envoy: RunningEnvoy) -> None:
+    mesh = adapter(envoy)
+    with pytest.raises(UnknownService, match="other"):
+        await mesh.read(Service(model="other", environment="test"))
+    await mesh.aclose()

@@ -1,0 +1,193 @@
+"""What requests experience behind a real Envoy."""
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from weightshift.contracts.identity import Fence, Service
+from weightshift.contracts.traffic import TrafficSplit
+from weightshift.local.envoy import RunningEnvoy, envoy_server
+from weightshift.local.ports import free_ports
+from weightshift.local.processes import ManagedProcess, ProcessSpec, answers
+from weightshift.mesh.envoy import EnvoyMesh
+
+SERVICE = Service(model="ranker", environment="test")
+
+# A process of its own, so that it can die like one. `/fail` makes it refuse predictions, staying ready.
+INSTANCE = """
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1
+    refusing = False
+
+    def do_GET(self):
+        if self.path == "/fail":
+            Handler.refusing = True
+        refused = Handler.refusing and self.path == "/predict"
+        self.send_response(503 if refused else 200)
+        self.send_header("content-length", str(len(sys.argv[2])))
+        self.end_headers()
+        self.wfile.write(sys.argv[2].encode())
+
+    def log_message(self, *arguments):
+        pass
+
+ThreadingHTTPServer.request_queue_size = 128
+ThreadingHTTPServer.daemon_threads = True
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+class Pools:
+    """Two instances per cohort behind one Envoy."""
+
+    def __init__(self, envoy: RunningEnvoy, mesh: EnvoyMesh, client: httpx.AsyncClient) -> None:
+        self.envoy = envoy
+        self.mesh = mesh
+        self.client = client
+        self.instances: dict[str, ManagedProcess] = {}
+        self.ports: dict[str, int] = {}
+        self._sequence = 0
+
+    async def split(self, canary: int) -> None:
+        self._sequence += 1
+        fence = Fence(epoch=1, sequence=self._sequence)
+        await self.mesh.write(SERVICE, TrafficSplit.with_canary(canary), fence)
+
+    async def ask(self, **headers: str) -> str:
+        response = await self.client.get("/predict", headers=headers)
+        assert response.status_code == 200, response.text
+        return response.text
+
+    async def answered_by(self, requests: int) -> Counter[str]:
+        answers_ = [await self.ask() for _ in range(requests)]
+        return Counter(answer.split("-")[0] for answer in answers_)
+
+    async def healthy(self) -> set[str]:
+        async with httpx.AsyncClient(base_url=self.envoy.address.admin_url) as admin:
+            content = (await admin.get("/clusters?format=json")).json()
+        named = {port: name for name, port in self.ports.items()}
+        return {
+            named[host["address"]["socket_address"]["port_value"]]
+            for cluster in content["cluster_statuses"]
+            for host in cluster.get("host_statuses", ())
+            if "failed_active_health_check" not in host["health_status"]
+        }
+
+    async def until_healthy(self, *names: str) -> None:
+        async with asyncio.timeout(10):
+            while await self.healthy() != set(names):  # noqa: ASYNC110  (in another process)
+                await asyncio.sleep(0.02)
+
+
+def instance(name: str, port: int, directory: Path) -> ManagedProcess:
+    spec = ProcessSpec(
+        name=name,
+        command=(sys.executable, "-c", INSTANCE, str(port), name),
+        ready=answers(port, "/readyz"),
+    )
+    return ManagedProcess(spec=spec, directory=directory)
+
+
+@pytest.fixture
+async def pools(tmp_path: Path) -> AsyncIterator[Pools]:
+    names = ("stable-0", "stable-1", "canary-0", "canary-1")
+    ports = dict(zip(names, free_ports(4), strict=True))
+    async with AsyncExitStack() as stack:
+        instances = {name: instance(name, port, tmp_path) for name, port in ports.items()}
+        for process in instances.values():
+            stack.push_async_callback(process.stop)
+        await asyncio.gather(*(process.start() for process in instances.values()))
+        stable, canary = [ports[name] for name in names[:2]], [ports[name] for name in names[2:]]
+        server = await stack.enter_async_context(
+            envoy_server(tmp_path, SERVICE, stable=stable, canary=canary)
+        )
+        token = SecretStr(server.address.agent_token)
+        mesh = EnvoyMesh(agent_urls=[server.address.agent_url], token=token, timeout=2, confirm_timeout=2)
+        stack.push_async_callback(mesh.aclose)
+        client = await stack.enter_async_context(httpx.AsyncClient(base_url=server.address.url))
+        pools = Pools(server, mesh, client)
+        pools.instances, pools.ports = instances, ports
+        await pools.until_healthy(*names)
+        yield pools
+
+
+async def test_a_cohort_without_weight_gets_no_request(pools: Pools) -> None:
+    for canary, only in ((0, "stable"), (100, "canary"), (0, "stable")):
+        await pools.split(canary)
+        assert await pools.answered_by(300) == {only: 300}
+
+
+async def test_traffic_follows_the_weights(pools: Pools) -> None:
+    await pools.split(25)
+    answered = await pools.answered_by(1_000)
+    # Five standard deviations of a fair 25 %.
+    assert abs(answered["canary"] - 250) < 70
+
+
+async def test_a_user_stays_on_the_canary_while_its_weight_rises(pools: Pools) -> None:
+    users = [f"user-{number}" for number in range(200)]
+    before: set[str] = set()
+    for canary in (5, 25, 50, 100):
+        await pools.split(canary)
+        first = {user for user in users if (await pools.ask(**{"x-user-id": user})).startswith("canary")}
+        again = {user for user in users if (await pools.ask(**{"x-user-id": user})).startswith("canary")}
+        assert first == again
+        assert before <= first
+        before = first
+    assert before == set(users)
+
+
+async def test_a_killed_instance_costs_no_request(pools: Pools) -> None:
+    await pools.split(50)
+    killed = asyncio.Event()
+
+    async def ask_until(done: asyncio.Event) -> int:
+        asked = 0
+        while not done.is_set():
+            await pools.ask()
+            asked += 1
+        return asked
+
+    clients = [asyncio.create_task(ask_until(killed)) for _ in range(8)]
+    await pools.instances["stable-0"].kill()
+    await pools.instances["canary-1"].kill()
+    await pools.until_healthy("stable-1", "canary-0")
+    killed.set()
+    assert sum(await asyncio.gather(*clients)) > 100
+
+
+async def test_a_canary_without_instances_fails_over_to_stable(pools: Pools) -> None:
+    await pools.split(100)
+    await pools.instances["canary-0"].kill()
+    await pools.instances["canary-1"].kill()
+    assert await pools.answered_by(50) == {"stable": 50}
+    await pools.until_healthy("stable-0", "stable-1")
+    assert await pools.answered_by(50) == {"stable": 50}
+
+
+async def test_a_canary_that_refuses_everything_costs_no_request(pools: Pools) -> None:
+    await pools.split(100)
+    for name in ("canary-0", "canary-1"):
+        async with httpx.AsyncClient() as client:
+            await client.get(f"http://127.0.0.1:{pools.ports[name]}/fail")
+    assert await pools.answered_by(100) == {"stable": 100}
+
+
+async def test_stable_never_fails_over_to_the_canary(pools: Pools) -> None:
+    await pools.split(0)
+    await pools.instances["stable-0"].kill()
+    await pools.instances["stable-1"].kill()
+    await pools.until_healthy("canary-0", "canary-1")
+    responses = [await pools.client.get("/predict") for _ in range(20)]
+    assert {response.status_code for response in responses} == {503}
