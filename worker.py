@@ -1,0 +1,132 @@
+"""The control plane's composition root: settings, adapters, activities, worker."""
+
+import asyncio
+import contextlib
+import signal
+from datetime import timedelta
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
+from temporalio.worker import Worker
+
+from activities.evidence import EvidenceActivities
+from activities.fleet import FleetActivities
+from activities.mesh import MeshActivities
+from activities.metrics import MetricsActivities
+from activities.observation import MetricsReader
+from activities.options import CONTROL_QUEUE, mesh_queue
+from activities.prometheus import PrometheusReader
+from activities.registry import RegistryActivities
+from weightshift.mesh.base import Mesh
+from weightshift.mesh.envoy import EnvoyMesh
+from weightshift.registry.base import Registry
+from weightshift.registry.store import PostgresRegistry
+from weightshift.settings import MeshSettings, MetricsSettings, RegistrySettings, TemporalSettings
+from workflows.release import ReleaseWorkflow
+
+_MESH_SLOTS = 50
+_CONTROL_SLOTS = 1_000
+
+
+class WorkerSettings(BaseSettings):
+    """Settings of the worker process. Durations are seconds."""
+
+    model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_WORKER_")
+
+    metrics_address: str = "127.0.0.1:9464"
+    graceful_shutdown: float = Field(default=10.0, ge=0)
+    fleet_poll: float = Field(default=0.2, gt=0)
+
+
+def build_workers(
+    client: Client,
+    *,
+    registry: Registry,
+    mesh: Mesh,
+    reader: MetricsReader,
+    lost_after: timedelta,
+    settings: WorkerSettings,
+    task_queue: str = CONTROL_QUEUE,
+) -> tuple[Worker, Worker]:
+    """Return the control worker, and the mesh worker with slots of its own."""
+    fleet = FleetActivities(
+        registry=registry, lost_after=lost_after, poll=timedelta(seconds=settings.fleet_poll)
+    )
+    admission = RegistryActivities(registry=registry, lost_after=lost_after)
+    metrics = MetricsActivities(reader=reader, registry=registry, lost_after=lost_after)
+    control = Worker(
+        client,
+        task_queue=task_queue,
+        workflows=[ReleaseWorkflow],
+        activities=[
+            admission.admit,
+            admission.publish,
+            admission.complete,
+            fleet.download,
+            fleet.verify,
+            fleet.warm_up,
+            fleet.check_capacity,
+            metrics.observe,
+            EvidenceActivities(registry=registry).record,
+        ],
+        max_concurrent_activities=_CONTROL_SLOTS,
+        graceful_shutdown_timeout=timedelta(seconds=settings.graceful_shutdown),
+    )
+    traffic = Worker(
+        client,
+        task_queue=mesh_queue(task_queue),
+        activities=[MeshActivities(mesh=mesh).write],
+        max_concurrent_activities=_MESH_SLOTS,
+        graceful_shutdown_timeout=timedelta(seconds=settings.graceful_shutdown),
+    )
+    return control, traffic
+
+
+async def main() -> None:
+    """Run both workers until SIGTERM or SIGINT, then let activities end gracefully."""
+    settings, temporal, registry_settings = WorkerSettings(), TemporalSettings(), RegistrySettings()
+    mesh_settings, metrics_settings = MeshSettings(), MetricsSettings()
+    runtime = Runtime(
+        telemetry=TelemetryConfig(metrics=PrometheusConfig(bind_address=settings.metrics_address))
+    )
+    client = await Client.connect(
+        temporal.address,
+        namespace=temporal.namespace,
+        data_converter=pydantic_data_converter,
+        runtime=runtime,
+    )
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with contextlib.AsyncExitStack() as stack:
+        registry = await PostgresRegistry.connect(
+            dsn=registry_settings.dsn.get_secret_value(),
+            pool_size=registry_settings.pool_size,
+            timeout=registry_settings.timeout,
+        )
+        stack.push_async_callback(registry.close)
+        mesh = EnvoyMesh(
+            agent_urls=(mesh_settings.agent_url,),
+            token=mesh_settings.agent_token,
+            timeout=mesh_settings.timeout,
+            confirm_timeout=mesh_settings.confirm_timeout,
+        )
+        stack.push_async_callback(mesh.aclose)
+        workers = build_workers(
+            client,
+            registry=registry,
+            mesh=mesh,
+            reader=PrometheusReader(settings=metrics_settings),
+            lost_after=timedelta(seconds=registry_settings.lost_after),
+            settings=settings,
+        )
+        for worker in workers:
+            await stack.enter_async_context(worker)
+        await stop.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

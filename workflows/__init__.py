@@ -1,0 +1,1 @@
+"""Workflows: they decide, durably; they never touch the outside world."""

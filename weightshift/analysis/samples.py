@@ -60,12 +60,20 @@ class ArmCounts:
         return BadCounts(requests, tuple(min(b, n) for b, n in zip(bad, requests, strict=True)))
 
     def plus(self, other: "ArmCounts") -> "ArmCounts":
-        """Add two intervals of the same arm, instance by instance."""
+        """Add a later interval of the same arm, instance by instance.
+
+        When its latency edges are others than before, the earlier counts are of no use and dropped.
+        """
+        if self._edge_counts() != other._edge_counts() and other.instances:
+            return other
         names = {*self.instances, *other.instances}
         return ArmCounts(
             {name: _add(self.instances.get(name), other.instances.get(name)) for name in names},
             fresh=self.fresh or other.fresh,
         )
+
+    def _edge_counts(self) -> set[int]:
+        return {len(counts.slower) for counts in self.instances.values()}
 
 
 @dataclass(frozen=True)

@@ -36,13 +36,17 @@ class Admittance(Message):
 
 
 class FleetWait(Message):
-    """Wait until every named instance of a cohort has passed a phase with this revision."""
+    """Wait until every named instance of a cohort has passed a phase with this revision.
+
+    With `tolerate_lost`, instances that no longer report are not waited for, as long as one is left.
+    """
 
     service: Service
     cohort: Cohort
     revision: int
     phase: CandidatePhase
     instances: tuple[InstanceRef, ...]
+    tolerate_lost: bool = False
 
 
 class InstanceProgress(Message):

@@ -1,0 +1,142 @@
+"""Activities that wait for the fleet: what its instances report, not what they were told."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.failures import application_errors
+from activities.options import CHECK_CAPACITY, DOWNLOAD, VERIFY, WARM_UP
+from weightshift.contracts.commands import (
+    Capacity,
+    CapacityCheck,
+    FleetProgress,
+    FleetWait,
+    InstanceProgress,
+    InstanceRef,
+)
+from weightshift.contracts.instance import CandidatePhase, InstanceError, InstanceState
+from weightshift.registry.base import Registry
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """How a wait stands: who is done, who is awaited, and who cannot succeed."""
+
+    done: tuple[InstanceProgress, ...]
+    awaited: tuple[str, ...]
+    failed: tuple[tuple[str, InstanceError], ...]
+
+
+def assess(wait: FleetWait, states: Sequence[InstanceState]) -> Assessment:
+    """Compare what instances report with what is waited for. Pure."""
+    by_id = {state.report.instance_id: state for state in states}
+    done, awaited, failed = [], [], []
+    for reference in wait.instances:
+        state = by_id.get(reference.instance_id)
+        error = _permanent_error(state, wait.revision)
+        if error is not None:
+            failed.append((reference.instance_id, error))
+        elif state is not None and not state.lost and _has_passed(state, wait):
+            done.append(_progress(reference, state, wait.revision))
+        elif not (wait.tolerate_lost and (state is None or state.lost)):
+            awaited.append(reference.instance_id)
+    return Assessment(tuple(done), tuple(awaited), tuple(failed))
+
+
+def _permanent_error(state: InstanceState | None, revision: int) -> InstanceError | None:
+    candidate = state.report.candidate if state else None
+    if candidate is None or candidate.revision != revision or candidate.error is None:
+        return None
+    return candidate.error if candidate.error.permanent else None
+
+
+def _has_passed(state: InstanceState, wait: FleetWait) -> bool:
+    report = state.report
+    if report.actual is not None and report.actual.revision == wait.revision:
+        return report.ready or wait.phase is not CandidatePhase.DRY_RUNNING
+    candidate = report.candidate
+    return (
+        wait.phase is not CandidatePhase.DRY_RUNNING
+        and candidate is not None
+        and candidate.revision == wait.revision
+        and candidate.has_passed(wait.phase)
+    )
+
+
+def _progress(reference: InstanceRef, state: InstanceState, revision: int) -> InstanceProgress:
+    candidate = state.report.candidate
+    if candidate is None or candidate.revision != revision:
+        return InstanceProgress(instance=reference)
+    return InstanceProgress(
+        instance=reference,
+        bytes_done=candidate.bytes_done,
+        phase_seconds=candidate.phase_seconds,
+        peak_memory_bytes=candidate.peak_memory_bytes,
+    )
+
+
+def check_readiness(check: CapacityCheck, states: Sequence[InstanceState]) -> Capacity:
+    """Split the instances into those ready at the revision and those not, with the reason. Pure."""
+    by_id = {state.report.instance_id: state for state in states}
+    ready, missing = [], []
+    for reference in check.instances:
+        state = by_id.get(reference.instance_id)
+        actual = state.report.actual if state else None
+        if state is None or state.lost:
+            missing.append(f"{reference.instance_id} is lost")
+        elif actual is None or actual.revision != check.revision:
+            missing.append(f"{reference.instance_id} serves revision {actual.revision if actual else 'none'}")
+        elif not state.report.ready:
+            missing.append(f"{reference.instance_id} is not ready")
+        else:
+            ready.append(reference)
+    return Capacity(ready=tuple(ready), missing=tuple(missing))
+
+
+class FleetActivities:
+    """Waits on instance reports."""
+
+    def __init__(self, *, registry: Registry, lost_after: timedelta, poll: timedelta) -> None:
+        self._registry = registry
+        self._lost_after = lost_after
+        self._poll = poll.total_seconds()
+
+    @activity.defn(name=DOWNLOAD.name)
+    async def download(self, wait: FleetWait) -> FleetProgress:
+        """Wait until every instance has the artifact's bytes in its cache."""
+        return await self._until_passed(wait)
+
+    @activity.defn(name=VERIFY.name)
+    async def verify(self, wait: FleetWait) -> FleetProgress:
+        """Wait until every instance has checked digests, schema and architecture."""
+        return await self._until_passed(wait)
+
+    @activity.defn(name=WARM_UP.name)
+    async def warm_up(self, wait: FleetWait) -> FleetProgress:
+        """Wait until every instance has loaded and dry-run the artifact and serves it."""
+        return await self._until_passed(wait)
+
+    async def _until_passed(self, wait: FleetWait) -> FleetProgress:
+        """Bounded by the activity's timeouts. Raises the candidate's own error, which is final."""
+        while True:
+            with application_errors():
+                states = await self._registry.instances(wait.service, lost_after=self._lost_after)
+            assessment = assess(wait, states)
+            activity.heartbeat(", ".join(assessment.awaited))
+            if assessment.failed:
+                instance_id, error = assessment.failed[0]
+                raise ApplicationError(f"{instance_id}: {error.message}", type=error.type, non_retryable=True)
+            if assessment.done and not assessment.awaited:
+                return FleetProgress(instances=assessment.done)
+            await asyncio.sleep(self._poll)
+
+    @activity.defn(name=CHECK_CAPACITY.name)
+    async def check_capacity(self, check: CapacityCheck) -> Capacity:
+        """Say which instances could take traffic now."""
+        with application_errors():
+            states = await self._registry.instances(check.service, lost_after=self._lost_after)
+        return check_readiness(check, states)

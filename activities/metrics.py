@@ -1,0 +1,69 @@
+"""The activity that judges a stage, interval by interval, from what Prometheus scraped."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+from temporalio import activity
+
+from activities.observation import MetricsReader, StageObservation
+from activities.options import OBSERVE
+from weightshift.contracts.commands import InstanceRef, Observation, Observed
+from weightshift.contracts.instance import InstanceState
+from weightshift.contracts.verdict import StageOutcome, StageVerdict
+from weightshift.errors import RegistryUnreachable
+from weightshift.registry.base import Registry
+
+_LONGEST_TICK = 1.0
+
+
+def lost_instance(expected: tuple[InstanceRef, ...], states: tuple[InstanceState, ...]) -> str | None:
+    """Return why an expected instance counts as lost, or None. Pure."""
+    by_id = {state.report.instance_id: state for state in states}
+    for reference in expected:
+        state = by_id.get(reference.instance_id)
+        if state is None or state.lost:
+            return f"{reference.instance_id} is lost: it no longer reports"
+        if state.report.boot_id != reference.boot_id:
+            return f"{reference.instance_id} is lost: it was restarted"
+    return None
+
+
+class MetricsActivities:
+    """Judges stages. Recomputes a stage from its start when it is run again, so a restart changes nothing."""
+
+    def __init__(
+        self,
+        *,
+        reader: MetricsReader,
+        registry: Registry,
+        lost_after: timedelta,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._reader = reader
+        self._registry = registry
+        self._lost_after = lost_after
+        self._clock = clock
+
+    @activity.defn(name=OBSERVE.name)
+    async def observe(self, observation: Observation) -> Observed:
+        """Return on a breach or a lost instance at once, otherwise when the observation's mode allows."""
+        stage = StageObservation(observation, self._reader)
+        tick = min(observation.interval.total_seconds(), _LONGEST_TICK) / 2
+        while True:
+            lost = await self._lost(observation)
+            if lost is not None:
+                return stage.observed(StageVerdict(outcome=StageOutcome.BREACH, reason=lost))
+            verdict = await stage.judge_due_intervals(self._clock())
+            activity.heartbeat(verdict.reason)
+            if stage.is_final(verdict, self._clock()):
+                return stage.observed(verdict)
+            await asyncio.sleep(tick)
+
+    async def _lost(self, observation: Observation) -> str | None:
+        try:
+            states = await self._registry.instances(observation.service, lost_after=self._lost_after)
+        except RegistryUnreachable:
+            return None  # nothing can be said of the instances; the metrics still judge
+        return lost_instance(observation.canary, states)

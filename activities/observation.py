@@ -1,0 +1,121 @@
+"""One stage's judgement over time: which intervals are due, what they hold, and when it may end."""
+
+import math
+from typing import Protocol
+
+from weightshift.analysis.counters import ArmRevisions, Counts, RawSamples
+from weightshift.analysis.sequential import Wealth
+from weightshift.analysis.verdict import StageJudge, StageState
+from weightshift.contracts.commands import CarriedWealth, Observation, Observed, ObserveMode
+from weightshift.contracts.identity import Service
+from weightshift.contracts.verdict import StageOutcome, StageVerdict
+from weightshift.errors import MetricsUnreachable
+
+_LOOKBACK_SCRAPES = 10
+_BIRTH_SCRAPES = 3
+
+
+class MetricsReader(Protocol):
+    """Reads raw samples of a service's counters."""
+
+    scrape_interval: float
+    """Seconds between two scrapes of an instance."""
+
+    calibration: float
+    """Seconds before a stage from which stable's usual latency is read."""
+
+    async def read(
+        self, service: Service, revisions: tuple[int, ...], *, start: float, end: float, born_after: float
+    ) -> RawSamples:
+        """Return the samples between two moments (unix seconds). Raises `MetricsUnreachable`."""
+
+
+class StageObservation:
+    """Judges a stage from its start. The interval in which the weight was written is dropped."""
+
+    def __init__(self, observation: Observation, reader: MetricsReader) -> None:
+        self._observation = observation
+        self._reader = reader
+        self._judge = StageJudge(observation.stage)
+        self._revisions = ArmRevisions(observation.canary_revision, observation.stable_revision)
+        self._interval = observation.interval.total_seconds()
+        self._written_at = observation.started_at.timestamp()
+        self._judged_until = self._written_at + self._interval
+        self._state: StageState | None = None
+
+    async def judge_due_intervals(self, now: float) -> StageVerdict:
+        """Judge every interval that closed at least one scrape ago.
+
+        Trouble in reading or judging is inconclusive, never a pass and never a breach.
+        """
+        # Samples of an interval's end arrive with the next scrape.
+        closed = now - self._reader.scrape_interval
+        due = math.floor((closed - self._judged_until) / self._interval)
+        try:
+            if self._state is None:
+                self._state = await self._start()
+            if due > 0:
+                await self._advance(self._state, due)
+        except MetricsUnreachable as error:
+            return self._inconclusive(str(error))
+        except (ValueError, KeyError, ArithmeticError) as error:
+            return self._inconclusive(f"the analysis failed: {type(error).__name__}: {error}")
+        return self._judge.verdict(self._state)
+
+    async def _start(self) -> StageState:
+        """Read what stable did before the stage, and take over the evidence of earlier stages."""
+        wealth = {
+            name: Wealth(active=carried.active, idle=carried.idle)
+            for name, carried in self._observation.wealth.items()
+        }
+        start = self._written_at - self._reader.calibration
+        counts = await self._read(start, self._written_at)
+        return self._judge.start(wealth, counts.interval(start, self._written_at).stable)
+
+    async def _advance(self, state: StageState, due: int) -> None:
+        until = self._judged_until + due * self._interval
+        lookback = _LOOKBACK_SCRAPES * self._reader.scrape_interval
+        counts = await self._read(self._judged_until - lookback, until)
+        for number in range(due):
+            start = self._judged_until + number * self._interval
+            state = self._judge.advance(state, counts.interval(start, start + self._interval))
+        self._state = state
+        self._judged_until = until
+
+    async def _read(self, start: float, end: float) -> Counts:
+        raw = await self._reader.read(
+            self._observation.service,
+            (self._revisions.canary, self._revisions.stable),
+            start=start,
+            end=end,
+            born_after=start + _BIRTH_SCRAPES * self._reader.scrape_interval,
+        )
+        return Counts(raw, self._revisions)
+
+    def is_final(self, verdict: StageVerdict, now: float) -> bool:
+        """Whether the verdict may be returned now, by the observation's mode."""
+        mode, stage = self._observation.mode, self._observation.stage
+        if verdict.outcome is StageOutcome.BREACH:
+            return True
+        if mode is ObserveMode.WATCH:
+            return False
+        elapsed = now - self._written_at
+        if verdict.outcome is StageOutcome.HEALTHY:
+            return elapsed >= stage.window.total_seconds()
+        slack = self._interval + self._reader.scrape_interval
+        return mode is ObserveMode.WINDOW and elapsed >= stage.max_window.total_seconds() + slack
+
+    def observed(self, verdict: StageVerdict) -> Observed:
+        """Return the verdict with the evidence of harm for the next stage."""
+        evidence = self._state.evidence if self._state else {}
+        return Observed(
+            verdict=verdict,
+            wealth={
+                name: CarriedWealth(active=one.harm.active, idle=one.harm.idle)
+                for name, one in evidence.items()
+            },
+        )
+
+    @staticmethod
+    def _inconclusive(reason: str) -> StageVerdict:
+        return StageVerdict(outcome=StageOutcome.INCONCLUSIVE, reason=reason)

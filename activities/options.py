@@ -1,0 +1,111 @@
+"""Every activity a workflow may call: its name, types, timeouts and retries, in one place.
+
+Imports no adapter, so that workflow code can use it.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Generic, TypeVar
+
+from temporalio.common import RetryPolicy
+
+from weightshift.contracts.commands import (
+    Admittance,
+    Capacity,
+    CapacityCheck,
+    EvidenceBatch,
+    FleetProgress,
+    FleetWait,
+    MeshWrite,
+    Observation,
+    Observed,
+)
+from weightshift.contracts.release import Admission, Completion
+from weightshift.contracts.target import Publication, Target
+from weightshift.contracts.traffic import MeshState
+
+Argument = TypeVar("Argument")
+Answer = TypeVar("Answer")
+
+CONTROL_QUEUE = "weightshift"
+
+_SHORT = timedelta(seconds=15)
+_HEARTBEAT = timedelta(seconds=10)
+_LONGEST_ATTEMPT = timedelta(days=30)
+
+_PATIENT = RetryPolicy(
+    initial_interval=timedelta(milliseconds=200),
+    backoff_coefficient=2,
+    maximum_interval=timedelta(seconds=10),
+)
+_EAGER = RetryPolicy(
+    initial_interval=timedelta(milliseconds=50),
+    backoff_coefficient=1.5,
+    maximum_interval=timedelta(seconds=2),
+)
+
+
+def mesh_queue(control_queue: str) -> str:
+    """Return the task queue of mesh writes: never behind a long wait, so that a rollback is not either."""
+    return f"{control_queue}-mesh"
+
+
+@dataclass(frozen=True)
+class Call(Generic[Argument, Answer]):
+    """One activity as the workflow sees it.
+
+    `give_up_after` bounds the whole call with its retries; None retries without end, for what must
+    happen in the end. `longest_attempt` bounds one attempt.
+    """
+
+    name: str
+    answer: type[Answer]
+    retry: RetryPolicy = _PATIENT
+    longest_attempt: timedelta = _SHORT
+    give_up_after: timedelta | None = timedelta(minutes=5)
+    heartbeat: timedelta | None = None
+    on_mesh_queue: bool = False
+
+
+ADMIT = Call[Admission, Admittance]("registry.admit", Admittance)
+PUBLISH = Call[Publication, Target]("registry.publish", Target)
+SEAL = Call[Publication, Target]("registry.publish", Target, give_up_after=None)
+COMPLETE = Call[Completion, None]("registry.complete", type(None), give_up_after=None)
+RECORD_EVIDENCE = Call[EvidenceBatch, None]("evidence.record", type(None), give_up_after=None)
+
+DOWNLOAD = Call[FleetWait, FleetProgress](
+    "fleet.download",
+    FleetProgress,
+    longest_attempt=_LONGEST_ATTEMPT,
+    heartbeat=_HEARTBEAT,
+    give_up_after=None,
+)
+VERIFY = Call[FleetWait, FleetProgress](
+    "fleet.verify", FleetProgress, longest_attempt=_LONGEST_ATTEMPT, heartbeat=_HEARTBEAT, give_up_after=None
+)
+WARM_UP = Call[FleetWait, FleetProgress](
+    "fleet.warm_up", FleetProgress, longest_attempt=_LONGEST_ATTEMPT, heartbeat=_HEARTBEAT, give_up_after=None
+)
+RESTORE = Call[FleetWait, FleetProgress](
+    "fleet.warm_up",
+    FleetProgress,
+    longest_attempt=_LONGEST_ATTEMPT,
+    give_up_after=None,
+    heartbeat=_HEARTBEAT,
+)
+CHECK_CAPACITY = Call[CapacityCheck, Capacity]("fleet.check_capacity", Capacity)
+
+SHIFT = Call[MeshWrite, MeshState](
+    "mesh.write", MeshState, retry=_EAGER, give_up_after=timedelta(minutes=1), on_mesh_queue=True
+)
+CUT = Call[MeshWrite, MeshState](
+    "mesh.write", MeshState, retry=_EAGER, give_up_after=None, on_mesh_queue=True
+)
+
+OBSERVE = Call[Observation, Observed](
+    "metrics.observe",
+    Observed,
+    longest_attempt=_LONGEST_ATTEMPT,
+    give_up_after=None,
+    heartbeat=_HEARTBEAT,
+)

@@ -1,0 +1,46 @@
+"""Reads raw samples from Prometheus through prometheus-api-client."""
+
+import asyncio
+from typing import Any
+
+import requests
+from prometheus_api_client import PrometheusConnect
+from prometheus_api_client.exceptions import PrometheusApiClientException
+from urllib3.util.retry import Retry
+
+from weightshift.analysis.counters import RawSamples
+from weightshift.analysis.queries import DURATIONS, REQUESTS, range_selector, read_matrix
+from weightshift.contracts.identity import Service
+from weightshift.errors import MetricsUnreachable
+from weightshift.settings import MetricsSettings
+
+
+class PrometheusReader:
+    """A `MetricsReader` on Prometheus' HTTP API; the client blocks, so queries run in threads."""
+
+    def __init__(self, *, settings: MetricsSettings) -> None:
+        self.scrape_interval = settings.scrape_interval
+        self.calibration = settings.calibration
+        self._timeout = settings.timeout
+        self._client = PrometheusConnect(url=settings.prometheus_url, retry=Retry(total=0))
+
+    async def read(
+        self, service: Service, revisions: tuple[int, ...], *, start: float, end: float, born_after: float
+    ) -> RawSamples:
+        """Return the samples between two moments (unix seconds). Raises `MetricsUnreachable`."""
+        requests_total, durations = await asyncio.gather(
+            *(
+                asyncio.to_thread(self._query, range_selector(metric, service, revisions, end - start), end)
+                for metric in (REQUESTS, DURATIONS)
+            )
+        )
+        return RawSamples(read_matrix(requests_total), read_matrix(durations), born_after)
+
+    def _query(self, query: str, at: float) -> list[dict[str, Any]]:
+        try:
+            answer: list[dict[str, Any]] = self._client.custom_query(
+                query, params={"time": f"{at:.3f}"}, timeout=self._timeout
+            )
+        except (requests.RequestException, PrometheusApiClientException) as error:
+            raise MetricsUnreachable(f"Prometheus did not answer: {type(error).__name__}") from error
+        return answer

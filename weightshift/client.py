@@ -1,0 +1,203 @@
+"""The typed façade over Temporal: starts, steers and asks releases. Owns ids and policies."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Self, TypeVar
+
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+)
+from temporalio.common import (
+    SearchAttributeKey,
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+)
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.exceptions import ApplicationError, FailureError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError
+
+from weightshift import errors
+from weightshift.contracts.identity import Service
+from weightshift.contracts.release import (
+    ReleaseRequest,
+    ReleaseResult,
+    ReleaseStatus,
+    RollbackRequest,
+)
+from weightshift.settings import TemporalSettings
+
+Answer = TypeVar("Answer")
+
+WORKFLOW = "Release"
+TASK_QUEUE = "weightshift"
+MODEL_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseModel")
+ENVIRONMENT_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseEnvironment")
+ARTIFACT_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseArtifact")
+_POLL_SECONDS = 0.25
+
+
+def workflow_id(service: Service) -> str:
+    """Return the id that lets only one release of a service run."""
+    return f"release:{service.environment}:{service.model}"
+
+
+class ReleaseClient:
+    """Starts and steers releases; every failure is an error of `weightshift.errors`."""
+
+    def __init__(self, *, client: Client, task_queue: str = TASK_QUEUE) -> None:
+        self._client = client
+        self._task_queue = task_queue
+
+    @classmethod
+    async def connect(cls, *, settings: TemporalSettings) -> Self:
+        """Connect to Temporal. Raises `TemporalUnreachable`."""
+        try:
+            async with asyncio.timeout(settings.connect_timeout):
+                client = await Client.connect(
+                    settings.address, namespace=settings.namespace, data_converter=pydantic_data_converter
+                )
+        except (RuntimeError, TimeoutError, RPCError) as error:
+            raise errors.TemporalUnreachable(
+                f"Temporal does not answer at {settings.address}; check WEIGHTSHIFT_TEMPORAL_ADDRESS"
+            ) from error
+        return cls(client=client)
+
+    async def start(self, request: ReleaseRequest) -> None:
+        """Start a release. Raises `ReleaseActive` while another one of the service runs."""
+        service = request.service
+        try:
+            await self._client.start_workflow(
+                WORKFLOW,
+                request,
+                id=workflow_id(service),
+                task_queue=self._task_queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                search_attributes=TypedSearchAttributes(
+                    [
+                        SearchAttributePair(MODEL_ATTRIBUTE, service.model),
+                        SearchAttributePair(ENVIRONMENT_ATTRIBUTE, service.environment),
+                        SearchAttributePair(ARTIFACT_ATTRIBUTE, request.artifact_id),
+                    ]
+                ),
+                static_summary=f"{request.artifact_id} to {service}",
+                static_details=(
+                    f"Release `{request.release_id}` by **{request.operator}**"
+                    + (f": {request.reason}" if request.reason else "")
+                ),
+            )
+        except WorkflowAlreadyStartedError as error:
+            raise errors.ReleaseActive(
+                f"a release of {service} is already running; see `weightshift release status {service.model} "
+                f"-e {service.environment}`"
+            ) from error
+        except RPCError as error:
+            raise _unreachable(error) from error
+
+    async def status(self, service: Service) -> ReleaseStatus:
+        """Ask the latest release of a service where it is. Raises `UnknownService`."""
+        call: Awaitable[ReleaseStatus] = self._handle(service).query("status", result_type=ReleaseStatus)
+        return await self._ask(service, call)
+
+    async def wait(self, service: Service, *, on_status: Callable[[ReleaseStatus], None]) -> ReleaseStatus:
+        """Follow a release until its outcome is known, reporting every change.
+
+        Raises the typed error the release was refused with, when it never got past admission.
+        """
+        last: ReleaseStatus | None = None
+        while True:
+            status = await self._status_or_none(service)
+            if status is not None and status != last:
+                on_status(status)
+                last = status
+            if status is not None and status.outcome is not None:
+                return status
+            await self._raise_if_failed(service)
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def result(self, service: Service) -> ReleaseResult:
+        """Wait for the workflow to end, parachute included. Raises what the release failed with."""
+        try:
+            result: ReleaseResult = await self._handle(service, ReleaseResult).result()
+        except WorkflowFailureError as error:
+            raise _typed(error.cause) from error
+        except RPCError as error:
+            raise _unreachable(error) from error
+        return result
+
+    async def rollback(self, service: Service, rollback: RollbackRequest) -> ReleaseStatus:
+        """Take traffic back, and answer when the mesh shows it."""
+        return await self._update(service, "rollback", rollback)
+
+    async def signal_rollback(self, service: Service, rollback: RollbackRequest) -> None:
+        """Ask for traffic back, without waiting for an answer."""
+        await self._ask(service, self._handle(service).signal("rollback", rollback))
+
+    async def promote(self, service: Service) -> ReleaseStatus:
+        """Skip the rest of the current window, or of the parachute."""
+        return await self._update(service, "promote")
+
+    async def pause(self, service: Service) -> ReleaseStatus:
+        """Stay at the current stage; gates keep judging."""
+        return await self._update(service, "pause")
+
+    async def resume(self, service: Service) -> ReleaseStatus:
+        """Go on after a pause."""
+        return await self._update(service, "resume")
+
+    async def _update(self, service: Service, name: str, *arguments: object) -> ReleaseStatus:
+        call: Awaitable[ReleaseStatus] = self._handle(service).execute_update(
+            name, args=list(arguments), result_type=ReleaseStatus
+        )
+        return await self._ask(service, call)
+
+    def _handle(self, service: Service, result_type: type | None = None) -> WorkflowHandle[Any, Any]:
+        return self._client.get_workflow_handle(workflow_id(service), result_type=result_type)
+
+    async def _status_or_none(self, service: Service) -> ReleaseStatus | None:
+        """Return the status, or None while no worker can answer (it may be restarting)."""
+        try:
+            return await self.status(service)
+        except errors.TemporalUnreachable:
+            return None
+
+    async def _raise_if_failed(self, service: Service) -> None:
+        try:
+            description = await self._handle(service).describe()
+        except RPCError as error:
+            raise _unreachable(error) from error
+        if description.status is not WorkflowExecutionStatus.RUNNING:
+            await self.result(service)
+
+    async def _ask(self, service: Service, call: Awaitable[Answer]) -> Answer:
+        try:
+            return await call
+        except (WorkflowQueryFailedError, WorkflowUpdateFailedError) as error:
+            raise _typed(error.cause) from error
+        except RPCError as error:
+            if error.status.name == "NOT_FOUND":
+                raise errors.UnknownService(f"no release of {service} is running") from error
+            raise _unreachable(error) from error
+
+
+def _unreachable(error: RPCError) -> errors.TemporalUnreachable:
+    return errors.TemporalUnreachable(f"Temporal did not answer: {error.message}")
+
+
+def _typed(error: BaseException | None) -> errors.WeightshiftError:
+    """Return the error of ours that a Temporal failure carries by its type's name."""
+    cause = error
+    while isinstance(cause, FailureError):
+        if isinstance(cause, ApplicationError):
+            known = getattr(errors, cause.type or "", None)
+            if isinstance(known, type) and issubclass(known, errors.WeightshiftError):
+                return known(cause.message)
+        if cause.cause is None:
+            break
+        cause = cause.cause
+    return errors.WeightshiftError(str(cause or "the release failed"))

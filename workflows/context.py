@@ -1,0 +1,252 @@
+"""One release in progress: its state, the intents that messages leave, and how it calls activities."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from temporalio import workflow
+from temporalio.common import SearchAttributeKey
+
+with workflow.unsafe.imports_passed_through():
+    from activities.options import RECORD_EVIDENCE, Call, mesh_queue
+    from weightshift.contracts.commands import Admittance, CarriedWealth, EvidenceBatch, FleetProgress
+    from weightshift.contracts.evidence import Evidence
+    from weightshift.contracts.identity import Fence
+    from weightshift.contracts.release import (
+        Outcome,
+        ReleasePhase,
+        ReleaseRequest,
+        ReleaseStatus,
+        RollbackRequest,
+        Step,
+    )
+    from weightshift.contracts.traffic import TrafficSplit
+    from weightshift.contracts.verdict import StageVerdict
+    from workflows.rollback import Position, way_back
+
+Argument = TypeVar("Argument")
+Answer = TypeVar("Answer")
+
+STAGE_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseStage")
+VERDICT_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseVerdict")
+
+
+class Interrupted(Exception):
+    """A rollback was requested; what was being waited for no longer matters."""
+
+
+class ReleaseContext:
+    """What a release knows, changed only by its own main loop; messages only set intents."""
+
+    def __init__(self, request: ReleaseRequest) -> None:
+        self.request = request
+        self.phase = ReleasePhase.ADMITTING
+        self.position = Position.UNTOUCHED
+        self.admitted: Admittance | None = None
+        self.canary_revision = 0
+        self.split: TrafficSplit | None = None
+        self.stage_weight: int | None = None
+        self.verdict: StageVerdict | None = None
+        self.wealth: dict[str, CarriedWealth] = {}
+        self.reload_seconds: float | None = None
+        self.outcome: Outcome | None = None
+        self.reason = ""
+        self.held = False
+        self.had_traffic = False
+        self.rollback_request: RollbackRequest | None = None
+        self.rollback_asked_at: datetime | None = None
+        self.rollback_seconds: float | None = None
+        self.traffic_is_back = False
+        self.interruptible = True
+        self.promote_requested = False
+        self.paused = False
+        self.steps: list[Step] = []
+        self.evidence: list[Evidence] = []
+        self.pending_evidence: list[workflow.ActivityHandle[None]] = []
+        self._sequence = 0
+
+    # --- identity of commands -------------------------------------------------------------------
+
+    def next_fence(self) -> Fence:
+        """Allocate the fence of the next command: newer than every one before it."""
+        self._sequence += 1
+        return Fence(epoch=self.admittance.epoch, sequence=self._sequence)
+
+    def operation_id(self, fence: Fence) -> str:
+        """Name a command for ever, so that its repeat is recognised."""
+        return f"{self.request.release_id}:{fence.sequence}"
+
+    @property
+    def admittance(self) -> Admittance:
+        """What admission answered; a programming error before it did."""
+        if self.admitted is None:
+            raise RuntimeError("the release is not admitted yet")
+        return self.admitted
+
+    # --- waiting --------------------------------------------------------------------------------
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a rollback was requested and may take effect now."""
+        return self.interruptible and self.rollback_request is not None
+
+    def checkpoint(self) -> None:
+        """Raise when a rollback or a cancellation is due.
+
+        A cancellation can be swallowed by an activity that completes at the same moment, so it is asked
+        for after every step instead of being trusted to arrive.
+        """
+        if self.interrupted:
+            raise Interrupted
+        if self.interruptible and workflow.cancellation_reason() is not None:
+            raise asyncio.CancelledError
+
+    async def wait(
+        self, condition: Callable[[], bool], *, timeout: timedelta | None = None, summary: str | None = None
+    ) -> bool:
+        """Wait for a condition; returns False when the time was up first. Raises `Interrupted`."""
+        try:
+            await workflow.wait_condition(
+                lambda: condition() or self.interrupted, timeout=timeout, timeout_summary=summary
+            )
+        except TimeoutError:
+            self.checkpoint()
+            return False
+        self.checkpoint()
+        return True
+
+    # --- activities -----------------------------------------------------------------------------
+
+    def start(
+        self,
+        call: Call[Argument, Answer],
+        argument: Argument,
+        *,
+        summary: str,
+        give_up_after: timedelta | None = None,
+    ) -> "workflow.ActivityHandle[Answer]":
+        """Start an activity without waiting for it; its failure is kept until somebody asks."""
+        handle: workflow.ActivityHandle[Answer] = workflow.start_activity(
+            call.name,
+            argument,
+            result_type=call.answer,
+            task_queue=mesh_queue(workflow.info().task_queue) if call.on_mesh_queue else None,
+            start_to_close_timeout=call.longest_attempt,
+            schedule_to_close_timeout=give_up_after or call.give_up_after,
+            heartbeat_timeout=call.heartbeat,
+            retry_policy=call.retry,
+            summary=summary,
+        )
+        handle.add_done_callback(_take_note)
+        return handle
+
+    async def execute(
+        self,
+        call: Call[Argument, Answer],
+        argument: Argument,
+        *,
+        summary: str,
+        give_up_after: timedelta | None = None,
+    ) -> Answer:
+        """Run an activity to its end, or to an interruption, which leaves it behind cancelled."""
+        handle = self.start(call, argument, summary=summary, give_up_after=give_up_after)
+        try:
+            await self.wait(handle.done)
+        except (Interrupted, asyncio.CancelledError):
+            handle.cancel()
+            raise
+        return handle.result()
+
+    async def execute_to_the_end(
+        self, call: Call[Argument, Answer], argument: Argument, *, summary: str
+    ) -> Answer:
+        """Run an activity that must not be given up, not even when the release is cancelled."""
+        handle = self.start(call, argument, summary=summary)
+        while not handle.done():
+            try:
+                await workflow.wait_condition(handle.done)
+            except asyncio.CancelledError:
+                continue  # `checkpoint` still sees the cancellation
+        return handle.result()
+
+    def flush_evidence(self) -> None:
+        """Send the evidence gathered so far, without waiting for it."""
+        if self.evidence:
+            batch = EvidenceBatch(rows=tuple(self.evidence))
+            self.evidence = []
+            self.pending_evidence.append(
+                self.start(RECORD_EVIDENCE, batch, summary=f"{len(batch.rows)} rows of evidence")
+            )
+
+    # --- the story ------------------------------------------------------------------------------
+
+    def enter(self, phase: ReleasePhase, text: str) -> None:
+        """Move to a phase, for the status, the Temporal UI and searches."""
+        self.phase = phase
+        self.tell(text)
+        stage = f"{phase} {self.stage_weight} %" if self.stage_weight is not None else str(phase)
+        workflow.upsert_search_attributes([STAGE_ATTRIBUTE.value_set(stage)])
+
+    def tell(self, text: str, **data: Any) -> None:
+        """Add a line to the release's story and a row to its evidence."""
+        self.steps.append(Step(at=workflow.now(), text=text))
+        number = len(self.steps)
+        self.evidence.append(
+            Evidence(
+                service=self.request.service,
+                release_id=self.request.release_id,
+                operation_id=f"{self.request.release_id}:step:{number}",
+                step=str(self.phase),
+                operator=self.request.operator,
+                summary=text,
+                data=data,
+            )
+        )
+        workflow.set_current_details(self._markdown())
+
+    def tell_progress(self, progress: FleetProgress) -> None:
+        """Keep what each instance took as evidence."""
+        seconds = [sum(one.phase_seconds.values()) for one in progress.instances]
+        self.tell(
+            f"{self.phase}: {len(progress.instances)} instances, slowest {max(seconds, default=0):.1f} s",
+            instances=[one.model_dump(mode="json") for one in progress.instances],
+        )
+
+    def settle(self, outcome: Outcome, reason: str) -> None:
+        """Record how the release ends, for callers who wait and for searches."""
+        self.outcome, self.reason = outcome, reason
+        workflow.upsert_search_attributes([VERDICT_ATTRIBUTE.value_set(str(outcome))])
+
+    def status(self) -> ReleaseStatus:
+        """Return everything a person or a script asks of a release."""
+        return ReleaseStatus(
+            release_id=self.request.release_id,
+            service=self.request.service,
+            artifact_id=self.request.artifact_id,
+            phase=self.phase,
+            stage_weight=self.stage_weight,
+            split=self.split,
+            verdict=self.verdict,
+            outcome=self.outcome,
+            reason=self.reason,
+            way_back=way_back(self.position, self.reload_seconds),
+            held=self.held,
+            steps=tuple(self.steps),
+        )
+
+    def _markdown(self) -> str:
+        split = f"stable/canary **{self.split}**" if self.split else "unchanged"
+        lines = [
+            f"**{self.request.artifact_id}** to {self.request.service}: **{self.phase}**, traffic {split}, "
+            f"way back: {way_back(self.position, self.reload_seconds)}",
+            "",
+            *(f"- {step.at:%H:%M:%S} {step.text}" for step in self.steps),
+        ]
+        return "\n".join(lines)
+
+
+def _take_note(handle: "asyncio.Task[Any]") -> None:
+    """Look at a left-behind activity's failure, so that it is not reported as never retrieved."""
+    if not handle.cancelled():
+        handle.exception()

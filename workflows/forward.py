@@ -1,0 +1,248 @@
+"""The way forward: admit, prepare the canary, shift traffic, hand over to stable, retire."""
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+with workflow.unsafe.imports_passed_through():
+    from activities.options import (
+        ADMIT,
+        CHECK_CAPACITY,
+        COMPLETE,
+        DOWNLOAD,
+        PUBLISH,
+        SHIFT,
+        VERIFY,
+        WARM_UP,
+    )
+    from weightshift.contracts.commands import CapacityCheck, FleetProgress, FleetWait, InstanceRef, MeshWrite
+    from weightshift.contracts.identity import Cohort
+    from weightshift.contracts.instance import CandidatePhase
+    from weightshift.contracts.plan import ResolvedStage
+    from weightshift.contracts.release import Admission, Completion, Outcome, ReleasePhase
+    from weightshift.contracts.target import Publication, Target
+    from weightshift.contracts.traffic import TrafficSplit
+    from workflows.context import ReleaseContext
+    from workflows.observe import StageBreached, observe_stage
+    from workflows.rollback import Position
+
+
+async def admit(context: ReleaseContext) -> None:
+    """Take the release lock; from here on there is something to give back."""
+    request = context.request
+    context.interruptible = False
+    context.admitted = await context.execute_to_the_end(
+        ADMIT,
+        Admission(request=request, run_id=workflow.info().run_id),
+        summary=f"lock {request.service}",
+    )
+    context.interruptible = True
+    context.tell(f"admitted with epoch {context.admitted.epoch}")
+    context.checkpoint()
+
+
+async def publish(
+    context: ReleaseContext, cohort: Cohort, artifact_id: str, *, expected_revision: int
+) -> Target:
+    """Publish an artifact to a cohort, if nobody else did since its revision was read."""
+    fence = context.next_fence()
+    return await context.execute(
+        PUBLISH,
+        Publication(
+            service=context.request.service,
+            cohort=cohort,
+            artifact_id=artifact_id,
+            expected_revision=expected_revision,
+            fence=fence,
+            operation_id=context.operation_id(fence),
+            release_id=context.request.release_id,
+            operator=context.request.operator,
+            reason=context.request.reason,
+        ),
+        summary=f"publish {artifact_id} to {cohort}",
+    )
+
+
+async def prepare_canary(context: ReleaseContext) -> None:
+    """Publish to the canary, and see it downloaded, verified and dry-run on every instance."""
+    canary = context.admittance.targets.canary
+    context.position = Position.CANARY_PUBLISHED
+    context.enter(ReleasePhase.PUBLISHING, f"publishing {context.request.artifact_id} to canary")
+    target = await publish(
+        context,
+        Cohort.CANARY,
+        context.request.artifact_id,
+        expected_revision=canary.revision if canary else 0,
+    )
+    context.canary_revision = target.revision
+    for phase, call, last in (
+        (ReleasePhase.DOWNLOADING, DOWNLOAD, CandidatePhase.DOWNLOADING),
+        (ReleasePhase.VERIFYING, VERIFY, CandidatePhase.VERIFYING),
+        (ReleasePhase.WARMING_UP, WARM_UP, CandidatePhase.DRY_RUNNING),
+    ):
+        context.enter(phase, f"{phase} on {len(context.admittance.canary)} canary instances")
+        progress = await context.execute(
+            call,
+            fleet_wait(context, Cohort.CANARY, target.revision, last),
+            summary=f"{phase} revision {target.revision} on canary",
+            give_up_after=context.request.plan.load_deadline,
+        )
+        context.tell_progress(progress)
+    context.reload_seconds = _slowest_load(progress)
+    context.flush_evidence()
+
+
+async def shift_traffic(context: ReleaseContext) -> None:
+    """Raise the canary's share stage by stage, each only after the one before was judged healthy."""
+    for stage in context.request.plan.resolved_stages():
+        await _check_capacity(context, stage)
+        context.position = Position.CANARY_SERVING
+        context.had_traffic = True
+        context.stage_weight = stage.weight
+        context.enter(ReleasePhase.OBSERVING, f"shifting {stage.weight} % to canary")
+        await shift(context, TrafficSplit.with_canary(stage.weight))
+        await observe_stage(context, stage)
+    context.flush_evidence()
+
+
+async def _check_capacity(context: ReleaseContext, stage: ResolvedStage) -> None:
+    capacity = await context.execute(
+        CHECK_CAPACITY,
+        CapacityCheck(
+            service=context.request.service,
+            cohort=Cohort.CANARY,
+            revision=context.canary_revision,
+            instances=context.admittance.canary,
+        ),
+        summary=f"capacity for {stage.weight} %",
+    )
+    if capacity.missing:
+        raise StageBreached("canary not ready: " + "; ".join(capacity.missing))
+
+
+async def shift(context: ReleaseContext, split: TrafficSplit) -> None:
+    """Write a split and keep what the mesh reads back."""
+    state = await context.execute(
+        SHIFT,
+        MeshWrite(service=context.request.service, split=split, fence=context.next_fence()),
+        summary=f"stable/canary {split}",
+    )
+    context.split = state.split
+
+
+async def take_over(context: ReleaseContext) -> None:
+    """Swap stable while the canary carries everything, then give the traffic back to it."""
+    context.stage_weight = None
+    stable = context.admittance.targets.stable
+    context.position = Position.STABLE_PUBLISH_IN_FLIGHT
+    context.enter(ReleasePhase.PROMOTING, f"publishing {context.request.artifact_id} to stable")
+    target = await publish(
+        context,
+        Cohort.STABLE,
+        context.request.artifact_id,
+        expected_revision=stable.revision if stable else 0,
+    )
+    context.position = Position.STABLE_SWAPPING
+    await context.execute(
+        WARM_UP,
+        fleet_wait(context, Cohort.STABLE, target.revision, CandidatePhase.DRY_RUNNING),
+        summary=f"warm-up revision {target.revision} on stable",
+        give_up_after=context.request.plan.load_deadline,
+    )
+    context.enter(ReleasePhase.RETURNING, "returning traffic to stable")
+    await shift(context, TrafficSplit.all_to(Cohort.STABLE))
+    context.settle(Outcome.PROMOTED, f"{context.request.artifact_id} serves on stable")
+    context.tell(f"promoted: stable serves {context.request.artifact_id}, traffic {context.split}")
+
+
+async def retain(context: ReleaseContext) -> None:
+    """Keep the previous artifact warm on the canary for a while, then retire it.
+
+    The release is promoted already: when the parachute cannot be packed, the way back is a reload.
+    """
+    stable = context.admittance.targets.stable
+    previous = stable.artifact_id if stable else context.request.artifact_id
+    context.enter(ReleasePhase.PARACHUTE, f"warming {previous} on canary as the way back")
+    try:
+        target = await publish(context, Cohort.CANARY, previous, expected_revision=context.canary_revision)
+        context.canary_revision = target.revision
+        await context.execute(
+            WARM_UP,
+            fleet_wait(context, Cohort.CANARY, target.revision, CandidatePhase.DRY_RUNNING),
+            summary=f"warm-up revision {target.revision} on canary",
+            give_up_after=context.request.plan.load_deadline,
+        )
+    except ActivityError as error:
+        context.tell(f"no parachute: {error.cause}")
+        return
+    context.position = Position.PARACHUTE_UP
+    context.promote_requested = False
+    await context.wait(
+        lambda: context.promote_requested,
+        timeout=context.request.plan.retain,
+        summary=f"parachute: {previous} stays warm",
+    )
+    await _retire(context)
+
+
+async def _retire(context: ReleaseContext) -> None:
+    context.position = Position.RETIRING
+    context.enter(ReleasePhase.RETIRING, f"retiring: canary adopts {context.request.artifact_id}")
+    try:
+        await publish(
+            context,
+            Cohort.CANARY,
+            context.request.artifact_id,
+            expected_revision=context.canary_revision,
+        )
+    except ActivityError as error:
+        context.tell(f"canary keeps the previous artifact: {error.cause}")
+
+
+async def finish(context: ReleaseContext) -> None:
+    """Record the outcome and free the lock; nothing may interrupt this."""
+    context.interruptible = False
+    outcome = context.outcome or Outcome.REFUSED
+    context.enter(ReleasePhase.DONE, f"{outcome}: {context.reason}")
+    context.flush_evidence()
+    for handle in context.pending_evidence:
+        await workflow.wait_condition(handle.done)
+    await context.execute_to_the_end(
+        COMPLETE,
+        Completion(
+            service=context.request.service,
+            release_id=context.request.release_id,
+            outcome=outcome,
+            reason=context.reason,
+            fence=context.next_fence(),
+        ),
+        summary=f"free {context.request.service}: {outcome}",
+    )
+
+
+def fleet_wait(
+    context: ReleaseContext,
+    cohort: Cohort,
+    revision: int,
+    phase: CandidatePhase,
+    *,
+    tolerate_lost: bool = False,
+) -> FleetWait:
+    """Build the wait for every instance of a cohort that was there at admission."""
+    return FleetWait(
+        service=context.request.service,
+        cohort=cohort,
+        revision=revision,
+        phase=phase,
+        instances=instances_of(context, cohort),
+        tolerate_lost=tolerate_lost,
+    )
+
+
+def instances_of(context: ReleaseContext, cohort: Cohort) -> tuple[InstanceRef, ...]:
+    """Return the instances of a cohort that were there at admission."""
+    return context.admittance.stable if cohort is Cohort.STABLE else context.admittance.canary
+
+
+def _slowest_load(progress: FleetProgress) -> float | None:
+    seconds = [sum(instance.phase_seconds.values()) for instance in progress.instances]
+    return max(seconds, default=None)

@@ -1,0 +1,120 @@
+"""The way back: cut, restore, seal. Carries out what `rollback.plan_rollback` decides, without end."""
+
+from datetime import datetime, timedelta
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from activities.options import CUT, RESTORE, SEAL
+    from weightshift.contracts.commands import MeshWrite
+    from weightshift.contracts.identity import Cohort
+    from weightshift.contracts.instance import CandidatePhase
+    from weightshift.contracts.release import Outcome, ReleasePhase
+    from weightshift.contracts.target import Publication, Target
+    from weightshift.contracts.traffic import TrafficSplit
+    from workflows.context import ReleaseContext
+    from workflows.forward import fleet_wait
+    from workflows.rollback import plan_rollback
+
+_RESTORE_PAUSE = timedelta(seconds=10)
+
+
+async def roll_back(context: ReleaseContext, reason: str, decided_at: datetime) -> None:
+    """Bring traffic back to the healthy generation, then make sure that no late command undoes it."""
+    context.interruptible = False
+    plan = plan_rollback(context.position)
+    context.enter(ReleasePhase.ROLLING_BACK, f"rolling back: {reason}")
+    if plan.cut_to is not None:
+        await _cut(context, plan.cut_to)
+        _traffic_is_back(context, decided_at)
+    if plan.restore_stable:
+        await _restore_stable(context)
+        await _cut(context, Cohort.STABLE)
+        _traffic_is_back(context, decided_at)
+    if plan.seal_canary:
+        await _seal(context, Cohort.CANARY)
+    by_request = context.rollback_request is not None
+    refused = not context.had_traffic and not by_request
+    context.traffic_is_back = True
+    context.settle(Outcome.REFUSED if refused else Outcome.ROLLED_BACK, reason)
+
+
+def _traffic_is_back(context: ReleaseContext, decided_at: datetime) -> None:
+    if not context.traffic_is_back:
+        context.rollback_seconds = (workflow.now() - decided_at).total_seconds()
+        context.traffic_is_back = True
+
+
+async def _cut(context: ReleaseContext, cohort: Cohort) -> None:
+    """Send all traffic to one cohort, retrying without end; only a newer command may win."""
+    split = TrafficSplit.all_to(cohort)
+    try:
+        state = await context.execute_to_the_end(
+            CUT,
+            MeshWrite(service=context.request.service, split=split, fence=context.next_fence()),
+            summary=f"rollback: stable/canary {split}",
+        )
+    except ActivityError as error:
+        context.tell(f"traffic not moved to {cohort}: {error.cause}")
+        return
+    context.split = state.split
+    context.tell(f"read back from the mesh: stable/canary {state.split}")
+
+
+async def _seal(context: ReleaseContext, cohort: Cohort) -> Target | None:
+    """Publish the healthy artifact at a higher revision, so that no late candidate can win."""
+    healthy = context.admittance.targets.stable
+    if healthy is None:
+        return None
+    fence = context.next_fence()
+    try:
+        return await context.execute_to_the_end(
+            SEAL,
+            Publication(
+                service=context.request.service,
+                cohort=cohort,
+                artifact_id=healthy.artifact_id,
+                raise_serve_floor=cohort is Cohort.CANARY,
+                fence=fence,
+                operation_id=context.operation_id(fence),
+                release_id=context.request.release_id,
+                operator=context.request.operator,
+                reason="rollback",
+            ),
+            summary=f"seal {cohort} with {healthy.artifact_id}",
+        )
+    except ActivityError as error:
+        context.tell(f"{cohort} not sealed: {error.cause}")
+        return None
+
+
+async def _restore_stable(context: ReleaseContext) -> None:
+    """Have stable serve the healthy artifact again, however long that takes; traffic stays where it is.
+
+    A failure seals anew before the next attempt: a higher revision makes the instances try again.
+    """
+    while True:
+        target = await _seal(context, Cohort.STABLE)
+        if target is None:
+            return
+        wait = fleet_wait(
+            context, Cohort.STABLE, target.revision, CandidatePhase.DRY_RUNNING, tolerate_lost=True
+        )
+        try:
+            await context.execute_to_the_end(
+                RESTORE, wait, summary=f"restore {target.artifact_id} on stable, revision {target.revision}"
+            )
+        except ActivityError as error:
+            context.tell(f"stable not restored yet: {error.cause}")
+            await workflow.sleep(_RESTORE_PAUSE)
+            continue
+        return
+
+
+def describe(error: BaseException) -> str:
+    """Return why a release turned back, in one line for people."""
+    cause = error.cause if isinstance(error, ActivityError) and error.cause else error
+    if isinstance(cause, ApplicationError):
+        return f"{cause.type}: {cause.message}" if cause.type else cause.message
+    return str(cause) or type(cause).__name__

@@ -1,0 +1,119 @@
+"""The release workflow: messages record intent, the main loop acts, and rollback wins in every state."""
+
+import asyncio
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError, FailureError
+
+with workflow.unsafe.imports_passed_through():
+    from weightshift.contracts.plan import Plan
+    from weightshift.contracts.release import (
+        Outcome,
+        ReleasePhase,
+        ReleaseRequest,
+        ReleaseResult,
+        ReleaseStatus,
+        RollbackRequest,
+    )
+    from workflows.context import Interrupted, ReleaseContext
+    from workflows.first_release import run_first_release
+    from workflows.forward import admit, finish, prepare_canary, retain, shift_traffic, take_over
+    from workflows.observe import StageBreached
+    from workflows.recovery import describe, roll_back
+
+_PROMOTABLE = (ReleasePhase.OBSERVING, ReleasePhase.PARACHUTE)
+
+
+@workflow.defn(name="Release")
+class ReleaseWorkflow:
+    """One release of one artifact to one service."""
+
+    @workflow.init
+    def __init__(self, request: ReleaseRequest) -> None:
+        self._context = ReleaseContext(request)
+
+    @workflow.run
+    async def run(self, request: ReleaseRequest) -> ReleaseResult:
+        """Take the artifact to the end, or traffic back to where it was."""
+        context = self._context
+        try:
+            await self._forward()
+        except Interrupted:
+            asked = context.rollback_request or RollbackRequest()
+            await roll_back(
+                context, f"{asked.reason} ({asked.operator})", context.rollback_asked_at or workflow.now()
+            )
+        except (StageBreached, FailureError, asyncio.CancelledError) as error:
+            # Nothing else is compensated: a bug must stay visible as a failing workflow task.
+            if context.admitted is None:
+                raise
+            await roll_back(context, describe(error), workflow.now())
+        await finish(context)
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        return ReleaseResult(
+            release_id=request.release_id,
+            outcome=context.outcome or Outcome.REFUSED,
+            reason=context.reason,
+            split=context.split,
+            rollback_seconds=context.rollback_seconds,
+        )
+
+    async def _forward(self) -> None:
+        context = self._context
+        await admit(context)
+        if context.admittance.first:
+            await run_first_release(context)
+            return
+        await prepare_canary(context)
+        await shift_traffic(context)
+        await take_over(context)
+        await retain(context)
+
+    @workflow.signal(name="rollback", description="Take traffic back now. Every field is optional.")
+    def request_rollback(self, rollback: RollbackRequest = RollbackRequest()) -> None:  # noqa: B008 (frozen)
+        """Record the intent; the first one counts."""
+        if self._context.rollback_request is None:
+            self._context.rollback_request = rollback
+            self._context.rollback_asked_at = workflow.now()
+
+    @workflow.update(name="rollback", description="Take traffic back and answer when it is read back.")
+    async def rollback_and_wait(self, rollback: RollbackRequest = RollbackRequest()) -> ReleaseStatus:  # noqa: B008
+        """Record the intent and answer when traffic is back; a repeat gets the same answer."""
+        self.request_rollback(rollback)
+        await workflow.wait_condition(
+            lambda: self._context.traffic_is_back or self._context.phase is ReleasePhase.DONE
+        )
+        return self._context.status()
+
+    @workflow.update(description="Skip the rest of the current observation window, or of the parachute.")
+    def promote(self) -> ReleaseStatus:
+        """Record the intent to go on."""
+        self._context.promote_requested = True
+        return self._context.status()
+
+    @promote.validator
+    def _may_promote(self) -> None:
+        if self._context.phase not in _PROMOTABLE:
+            raise ApplicationError(f"nothing to skip while {self._context.phase}", type="InvalidInput")
+
+    @workflow.update(description="Do not advance to the next stage; gates keep judging.")
+    def pause(self) -> ReleaseStatus:
+        """Record the intent to stay."""
+        self._context.paused = True
+        return self._context.status()
+
+    @workflow.update(description="Advance again after a pause.")
+    def resume(self) -> ReleaseStatus:
+        """Withdraw the intent to stay."""
+        self._context.paused = False
+        return self._context.status()
+
+    @workflow.query(description="Phase, traffic as read back, verdict, way back, and the story so far.")
+    def status(self) -> ReleaseStatus:
+        """Return where the release is."""
+        return self._context.status()
+
+    @workflow.query(description="The plan with every default filled in.")
+    def plan(self) -> Plan:
+        """Return the plan."""
+        return self._context.request.plan

@@ -1,0 +1,78 @@
+"""Rollback as a function of state: where the healthy generation is decides what happens.
+
+| Position | The healthy generation is on | Rollback |
+|---|---|---|
+| nothing published | stable, untouched | nothing to do |
+| canary published, or carrying traffic | stable | cut to stable, seal the canary |
+| publish to stable in flight | stable | cut to stable at once, seal both |
+| stable swapping, returning, retiring | the caches | freeze the split, restore stable, shift there, seal |
+| parachute up | the canary, warm at 0 % | cut to the canary, restore stable, shift there, seal both |
+| first release of a service | nowhere | nothing to go back to |
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from weightshift.contracts.identity import Cohort
+
+
+class Position(StrEnum):
+    """How far a release has moved what serves."""
+
+    UNTOUCHED = "untouched"
+    CANARY_PUBLISHED = "canary-published"
+    CANARY_SERVING = "canary-serving"
+    STABLE_PUBLISH_IN_FLIGHT = "stable-publish-in-flight"
+    STABLE_SWAPPING = "stable-swapping"
+    PARACHUTE_UP = "parachute-up"
+    RETIRING = "retiring"
+    FIRST_RELEASE = "first-release"
+
+
+@dataclass(frozen=True)
+class RollbackPlan:
+    """What a rollback does, in this order; every part may be empty.
+
+    `cut_to`: all traffic goes there at once. `restore_stable`: stable is published the healthy artifact
+    and must serve it before traffic goes there. `seal_canary`: the canary is published the healthy
+    artifact and may serve nothing older, once traffic has left it.
+    """
+
+    cut_to: Cohort | None
+    restore_stable: bool
+    seal_canary: bool
+
+
+_NOTHING = RollbackPlan(cut_to=None, restore_stable=False, seal_canary=False)
+_STABLE_IS_HEALTHY = RollbackPlan(cut_to=Cohort.STABLE, restore_stable=False, seal_canary=True)
+_CACHES_ARE_HEALTHY = RollbackPlan(cut_to=None, restore_stable=True, seal_canary=True)
+
+_PLANS = {
+    Position.UNTOUCHED: _NOTHING,
+    Position.FIRST_RELEASE: _NOTHING,
+    Position.CANARY_PUBLISHED: _STABLE_IS_HEALTHY,
+    Position.CANARY_SERVING: _STABLE_IS_HEALTHY,
+    Position.STABLE_PUBLISH_IN_FLIGHT: RollbackPlan(
+        cut_to=Cohort.STABLE, restore_stable=True, seal_canary=True
+    ),
+    Position.STABLE_SWAPPING: _CACHES_ARE_HEALTHY,
+    Position.PARACHUTE_UP: RollbackPlan(cut_to=Cohort.CANARY, restore_stable=True, seal_canary=True),
+    Position.RETIRING: _CACHES_ARE_HEALTHY,
+}
+
+
+def plan_rollback(position: Position) -> RollbackPlan:
+    """Return what a rollback from this position does."""
+    return _PLANS[position]
+
+
+def way_back(position: Position, reload_seconds: float | None) -> str:
+    """Return what a rollback would cost now: `instant`, `reload ~N s`, or `none`.
+
+    `reload_seconds` is what loading took on the slowest instance, where it was measured.
+    """
+    if position is Position.FIRST_RELEASE:
+        return "none"
+    if position in (Position.STABLE_SWAPPING, Position.RETIRING):
+        return f"reload ~{reload_seconds:.0f} s" if reload_seconds is not None else "reload"
+    return "instant"
