@@ -21,7 +21,7 @@ class PostgresRegistry:
         self.database = database
 
     @classmethod
-    async def connect(cls, *, dsn: str, pool_size: int = 10, timeout: float = 5.0) -> Self:  # noqa: ASYNC109
+    async def connect(cls, *, dsn: str, pool_size: int = 10, timeout: float = 5.0) -> Self:
         """Connect as the application role; `timeout` (seconds) bounds each later call too.
 
         Raises `RegistryUnreachable`, `SchemaMismatch`.

@@ -19,6 +19,8 @@ UNANSWERED = (
     OSError,
     TimeoutError,
     asyncpg.InterfaceError,
+    # A connection that was cut while idle, noticed by the first query on it.
+    asyncpg.InternalClientError,
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
@@ -60,7 +62,7 @@ class Database:
         self._timeout = timeout
 
     @classmethod
-    async def open(cls, *, dsn: str, pool_size: int, timeout: float) -> Self:  # noqa: ASYNC109 - bounds every use
+    async def open(cls, *, dsn: str, pool_size: int, timeout: float) -> Self:
         """Connect and check the schema. Raises `RegistryUnreachable`, `SchemaMismatch`."""
         milliseconds = int(timeout * 1000)
         with answering():

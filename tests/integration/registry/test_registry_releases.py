@@ -1,0 +1,198 @@
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from weightshift.contracts.identity import Cohort, Fence, Service
+from weightshift.contracts.manifest import ArtifactRecord
+from weightshift.contracts.release import Admission, Completion, Outcome, ReleaseRequest
+from weightshift.contracts.target import Publication, Targets
+from weightshift.errors import (
+    ArtifactNotReady,
+    Conflict,
+    OperationConflict,
+    ReleaseActive,
+    StaleFence,
+    UnknownArtifact,
+)
+from weightshift.registry.base import Registry
+
+Ready = Callable[..., Awaitable[None]]
+
+
+def record_of(service: Service, artifact_id: str = "v41", content: str = "a") -> ArtifactRecord:
+    return ArtifactRecord(
+        model=service.model,
+        artifact_id=artifact_id,
+        manifest_uri=f"file:///{artifact_id}",
+        manifest_sha256=content * 64,
+        feature_schema="features-1",
+    )
+
+
+def own(service: Service, release_id: str) -> str:
+    """Release ids are unique in the whole database, which other tests use too."""
+    return f"{service.environment}-{release_id}"
+
+
+def admission_of(service: Service, release_id: str, **changes: Any) -> Admission:
+    values = {
+        "release_id": own(service, release_id),
+        "service": service,
+        "artifact_id": "v41",
+        "operator": "ada",
+    }
+    return Admission(request=ReleaseRequest.model_validate(values | changes), run_id="run-1")
+
+
+def completion_of(service: Service, release_id: str, outcome: Outcome = Outcome.PROMOTED) -> Completion:
+    return Completion(
+        service=service,
+        release_id=own(service, release_id),
+        outcome=outcome,
+        reason="all stages healthy",
+        fence=Fence(epoch=1, sequence=9),
+    )
+
+
+def publication_of(service: Service, **changes: Any) -> Publication:
+    values = {
+        "service": service,
+        "cohort": Cohort.CANARY,
+        "artifact_id": "v41",
+        "expected_revision": 0,
+        "fence": Fence(epoch=1, sequence=1),
+        "operation_id": secrets.token_hex(8),
+        "release_id": "R1",
+        "operator": "ada",
+    }
+    return Publication.model_validate(values | changes)
+
+
+def unique(prefix: str) -> str:
+    return prefix + secrets.token_hex(4)
+
+
+async def test_an_admitted_release_gets_the_next_epoch(
+    registry: Registry, service: Service, ready: Ready
+) -> None:
+    await ready("v41")
+    first = await registry.admit(admission_of(service, "R1"))
+    await registry.complete(completion_of(service, "R1"))
+    second = await registry.admit(admission_of(service, "R2"))
+    assert (first.epoch, second.epoch) == (1, 2)
+
+
+async def test_an_admission_shows_what_is_published(
+    registry: Registry, service: Service, ready: Ready
+) -> None:
+    await ready("v41")
+    target = await registry.publish(publication_of(service))
+    assert (await registry.admit(admission_of(service, "R1"))).targets == Targets(canary=target)
+
+
+async def test_a_repeated_admission_returns_the_same_epoch(
+    registry: Registry, service: Service, ready: Ready
+) -> None:
+    await ready("v41")
+    admission = admission_of(service, "R1")
+    assert await registry.admit(admission) == await registry.admit(admission)
+    assert len(await registry.audit(service)) == 1
+
+
+async def test_a_release_id_cannot_be_used_for_another_request(
+    registry: Registry, service: Service, ready: Ready
+) -> None:
+    await ready("v41", "v42")
+    await registry.admit(admission_of(service, "R1"))
+    with pytest.raises(OperationConflict, match="R1"):
+        await registry.admit(admission_of(service, "R1", artifact_id="v42"))
+
+
+async def test_a_second_release_is_refused_and_told_whose_the_first_is(
+    registry: Registry, service: Service, ready: Ready
+) -> None:
+    await ready("v41")
+    await registry.admit(admission_of(service, "R1", operator="grace"))
+    with pytest.raises(ReleaseActive, match="R1 by grace"):
+        await registry.admit(admission_of(service, "R2"))
+
+
+async def test_of_ten_releases_at_once_one_is_admitted(
+    registry: Registry, service: Service, ready: Ready
+) -> None:
+    await ready("v41")
+    results = await asyncio.gather(
+        *(registry.admit(admission_of(service, f"R{number}")) for number in range(10)),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(result, ReleaseActive) for result in results) == 9
+    assert len(await registry.releases(service)) == 1
+
+
+async def test_only_a_ready_artifact_is_admitted(registry: Registry, service: Service) -> None:
+    with pytest.raises(UnknownArtifact):
+        await registry.admit(admission_of(service, "R1"))
+    await registry.register_artifact(record_of(service), operator="ada")
+    with pytest.raises(ArtifactNotReady):
+        await registry.admit(admission_of(service, "R1"))
+    assert await registry.releases(service) == ()
+
+
+async def test_the_outcome_is_recorded_once(registry: Registry, service: Service, ready: Ready) -> None:
+    await ready("v41")
+    await registry.admit(admission_of(service, "R1"))
+    await registry.complete(completion_of(service, "R1", Outcome.ROLLED_BACK))
+    await registry.complete(completion_of(service, "R1", Outcome.PROMOTED))
+    (release,) = await registry.releases(service)
+    assert release.outcome is Outcome.ROLLED_BACK
+    assert release.finished_at is not None
+    assert [row.step for row in await registry.audit(service)] == ["admit", "complete"]
+
+
+async def test_completing_a_release_that_was_never_admitted_frees_nobody_elses_lock(
+    registry: Registry, service: Service, ready: Ready
+) -> None:
+    await ready("v41")
+    await registry.admit(admission_of(service, "R1"))
+    await registry.complete(completion_of(service, "R2", Outcome.REFUSED))
+    with pytest.raises(ReleaseActive):
+        await registry.admit(admission_of(service, "R3"))
+
+
+async def test_releases_are_listed_newest_first(registry: Registry, service: Service, ready: Ready) -> None:
+    await ready("v41")
+    for release_id in ("R1", "R2"):
+        await registry.admit(admission_of(service, release_id))
+        await registry.complete(completion_of(service, release_id))
+    listed = [release.release_id for release in await registry.releases(service)]
+    assert listed == [own(service, "R2"), own(service, "R1")]
+
+
+async def test_a_request_key_names_one_request(registry: Registry, service: Service, ready: Ready) -> None:
+    await ready("v41", "v42")
+    key = unique("pipeline-")
+    await registry.admit(admission_of(service, "R1", request_key=key))
+    with pytest.raises(Conflict, match=r"another request by release .*R1"):
+        await registry.admit(admission_of(service, "R2", request_key=key, artifact_id="v42"))
+    with pytest.raises(ReleaseActive, match="R1"):
+        await registry.admit(admission_of(service, "R2", request_key=key))
+    await registry.complete(completion_of(service, "R1"))
+    with pytest.raises(Conflict, match="ended as promoted"):
+        await registry.admit(admission_of(service, "R2", request_key=key))
+    (release,) = await registry.releases(service)
+    assert release.request_key == key
+    assert release.request_digest == admission_of(service, "R2", request_key=key).request.digest()
+
+
+async def test_an_admitted_release_outdates_every_earlier_one(
+    registry: Registry, service: Service, ready: Ready
+) -> None:
+    await ready("v41")
+    await registry.admit(admission_of(service, "R1"))
+    await registry.complete(completion_of(service, "R1"))
+    await registry.admit(admission_of(service, "R2"))
+    with pytest.raises(StaleFence):
+        await registry.publish(publication_of(service, fence=Fence(epoch=1, sequence=99)))
