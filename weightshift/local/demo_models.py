@@ -9,7 +9,8 @@ seeded, so every machine gets the same five artifacts:
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -24,8 +25,6 @@ FEATURES = CANDIDATE_FEATURES + CONTEXT_FEATURES
 CANDIDATES_PER_REQUEST = 10
 TOP = 3
 REQUESTS = 64
-FEATURE_SCHEMA = "ranker-v1"
-ARCHITECTURE = "ranker"
 
 # Two runs may add up floats in another order, so a request counts as a check only where every
 # model separates its best candidates by far more than the tolerance of that check.
@@ -52,14 +51,6 @@ RECIPES = (
     ModelRecipe("v44", hidden=(96, 48), seed=44),
     ModelRecipe("v45", hidden=(64, 32), seed=45, features=82),
 )
-
-
-@dataclass(frozen=True)
-class DemoModels:
-    """Trained artifact directories by artifact id, and the file that traffic is checked against."""
-
-    directories: Mapping[str, Path]
-    expectations: Path
 
 
 class RankingNetwork(nn.Module):
@@ -95,16 +86,17 @@ class TrainedModel:
         return scores
 
 
-def build_models(directory: Path, recipes: Sequence[ModelRecipe] = RECIPES) -> DemoModels:
-    """Train every model into `directory/ARTIFACT_ID`, and write what each should answer."""
+def build_models(directory: Path, recipes: Sequence[ModelRecipe] = RECIPES) -> None:
+    """Train every model into `directory/ARTIFACT_ID`, and write what each answers beside them.
+
+    `expectations.json` is the file that `weightshift.local.traffic` checks answers against.
+    """
     models = [train(recipe) for recipe in recipes]
-    directories = {model.recipe.artifact_id: directory / model.recipe.artifact_id for model in models}
     for model in models:
-        write_artifact(model, directories[model.recipe.artifact_id])
-    expectations = directory / "expectations.json"
+        write_artifact(model, directory / model.recipe.artifact_id)
     fitting = [model for model in models if model.recipe.features == FEATURES]
-    expectations.write_text(json.dumps(expected_answers(fitting)), encoding="utf-8")
-    return DemoModels(directories=directories, expectations=expectations)
+    expectations = json.dumps(expected_answers(fitting))
+    (directory / "expectations.json").write_text(expectations, encoding="utf-8")
 
 
 def train(recipe: ModelRecipe) -> TrainedModel:
@@ -183,3 +175,7 @@ def _items(scores: Tensor) -> list[dict[str, object]]:
     best = scores.sort(descending=True)
     pairs = zip(best.indices.tolist()[:TOP], best.values.tolist()[:TOP], strict=True)
     return [{"index": index, "score": round(score, 6)} for index, score in pairs]
+
+
+if __name__ == "__main__":
+    build_models(Path(sys.argv[1]))

@@ -12,7 +12,6 @@ from weightshift.local.demo_models import (
     RECIPES,
     REQUESTS,
     TOP,
-    DemoModels,
     ModelRecipe,
     build_models,
     train,
@@ -22,18 +21,20 @@ SMALL = [recipe for recipe in RECIPES if max(recipe.hidden) < 1000]
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> DemoModels:
-    return build_models(tmp_path_factory.mktemp("models"), SMALL)
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("models")
+    build_models(directory, SMALL)
+    return directory
 
 
 @pytest.fixture(scope="module")
-def expectations(models: DemoModels) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(models.expectations.read_text())
+def expectations(models: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((models / "expectations.json").read_text())
     return document
 
 
-def test_an_artifact_holds_weights_widths_and_normalisation(models: DemoModels) -> None:
-    directory = models.directories["v41"]
+def test_an_artifact_holds_weights_widths_and_normalisation(models: Path) -> None:
+    directory = models / "v41"
     assert {path.name for path in directory.iterdir()} == {
         "model.safetensors",
         "config.json",
@@ -54,17 +55,17 @@ def test_an_artifact_holds_weights_widths_and_normalisation(models: DemoModels) 
     assert min(normalisation["std"]) > 0
 
 
-def test_one_artifact_does_not_fit_the_architecture(models: DemoModels) -> None:
-    weights = load_file(models.directories["v45"] / "model.safetensors")
+def test_one_artifact_does_not_fit_the_architecture(models: Path) -> None:
+    weights = load_file(models / "v45" / "model.safetensors")
     assert tuple(weights["layers.0.weight"].shape) == (64, 82)
 
 
 def test_expected_answers_follow_from_the_written_artifact(
-    models: DemoModels, expectations: dict[str, Any]
+    models: Path, expectations: dict[str, Any]
 ) -> None:
     for artifact_id, answers in expectations["answers"].items():
         for body, expected in zip(expectations["bodies"], answers, strict=True):
-            assert answer_by_hand(models.directories[artifact_id], body) == within_tolerance(expected)
+            assert answer_by_hand(models / artifact_id, body) == within_tolerance(expected)
 
 
 def test_no_two_models_give_the_same_answer(expectations: dict[str, Any]) -> None:

@@ -67,7 +67,7 @@ def expectations_file(tmp_path: Path) -> Path:
     return path
 
 
-async def send(url: str, expectations: Path, requests: int = 5, timeout: float = 5.0) -> Tally:  # noqa: ASYNC109
+async def send(url: str, expectations: Path, requests: int = 5, timeout: float = 5.0) -> Tally:
     traffic = Traffic(
         destination=Destination.parse(url),
         expectations=Expectations.read(expectations),
