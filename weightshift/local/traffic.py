@@ -190,8 +190,8 @@ class Traffic:
         elif problem := self.expectations.problem(artifact, position, response.body):
             self.tally.misroute(f"request {number}: {problem}")
         else:
-            cohort = response.headers.get("x-weightshift-cohort", "unknown")
-            self.tally.good(artifact, cohort, seconds)
+            revision = response.headers.get("x-weightshift-revision", "")
+            self.tally.good(artifact, revision, seconds)
 
 
 async def _follow_commands(traffic: Traffic) -> None:

@@ -93,7 +93,7 @@ class LatencyHistogram:
 
 @dataclass
 class ArmTally:
-    """Answers and latencies of one artifact or one cohort."""
+    """Answers and latencies of one artifact or one revision."""
 
     requests: int = 0
     latency: LatencyHistogram = field(default_factory=LatencyHistogram)
@@ -113,20 +113,23 @@ class ArmTally:
 
 @dataclass
 class Tally:
-    """All figures of a run. A request is exactly one of good, failed and misrouted."""
+    """All figures of a run. A request is exactly one of good, failed and misrouted.
+
+    A revision belongs to one artifact and one cohort, so `revisions` tells the cohorts apart.
+    """
 
     requests: int = 0
     failed: int = 0
     misrouted: int = 0
     artifacts: dict[str, ArmTally] = field(default_factory=dict)
-    cohorts: dict[str, ArmTally] = field(default_factory=dict)
+    revisions: dict[str, ArmTally] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
-    def good(self, artifact: str, cohort: str, seconds: float) -> None:
+    def good(self, artifact: str, revision: str, seconds: float) -> None:
         """Count an answer that is what the artifact it names should say."""
         self.requests += 1
         self.artifacts.setdefault(artifact, ArmTally()).add(seconds)
-        self.cohorts.setdefault(cohort, ArmTally()).add(seconds)
+        self.revisions.setdefault(revision, ArmTally()).add(seconds)
 
     def fail(self, detail: str) -> None:
         """Count a request without a usable answer."""
@@ -151,6 +154,6 @@ class Tally:
             "failed": self.failed,
             "misrouted": self.misrouted,
             "artifacts": {name: arm.figures() for name, arm in sorted(self.artifacts.items())},
-            "cohorts": {name: arm.figures() for name, arm in sorted(self.cohorts.items())},
+            "revisions": {name: arm.figures() for name, arm in sorted(self.revisions.items())},
             "failures": self.failures,
         }

@@ -15,12 +15,10 @@ from weightshift.local.traffic_check import Expectations, LatencyHistogram, Tall
 ANSWERS = {"v1": [[{"index": 2, "score": 1.5}]], "v2": [[{"index": 0, "score": -0.25}]]}
 
 
-def reply(
-    artifact: str = "v1", *, status: int = 200, answer: str | None = None, cohort: str = "stable"
-) -> bytes:
+def reply(artifact: str = "v1", *, status: int = 200, answer: str | None = None, revision: int = 7) -> bytes:
     body = answer or json.dumps({"items": ANSWERS.get(artifact, [[]])[0]})
     return (
-        f"HTTP/1.1 {status} Said\r\nX-Weightshift-Artifact: {artifact}\r\nx-weightshift-cohort: {cohort}\r\n"
+        f"HTTP/1.1 {status} Said\r\nX-Weightshift-Artifact: {artifact}\r\nx-weightshift-revision: {revision}\r\n"
         f"content-length: {len(body)}\r\n\r\n{body}"
     ).encode()
 
@@ -79,13 +77,13 @@ async def send(url: str, expectations: Path, requests: int = 5, timeout: float =
     return traffic.tally
 
 
-async def test_right_answers_are_counted_per_artifact_and_cohort(
+async def test_right_answers_are_counted_per_artifact_and_revision(
     server: tuple[Server, str], expectations_file: Path
 ) -> None:
     tally = await send(server[1], expectations_file, requests=50)
     figures = tally.figures()
     assert (figures["requests"], figures["failed"], figures["misrouted"]) == (50, 0, 0)
-    assert figures["artifacts"]["v1"]["requests"] == figures["cohorts"]["stable"]["requests"] == 50
+    assert figures["artifacts"]["v1"]["requests"] == figures["revisions"]["7"]["requests"] == 50
     assert 0 < figures["artifacts"]["v1"]["p50_ms"] <= figures["artifacts"]["v1"]["p99_ms"]
     assert len(server[0].users) == 50
     assert server[0].connections < 50
@@ -113,13 +111,13 @@ async def test_answers_of_another_model_are_misrouted(
 
 
 async def test_a_released_artifact_may_answer(server: tuple[Server, str], expectations_file: Path) -> None:
-    server[0].answer = reply("v2", cohort="canary")
+    server[0].answer = reply("v2", revision=8)
     traffic = Traffic(
         destination=Destination.parse(server[1]), expectations=Expectations.read(expectations_file), rate=500
     )
     traffic.released |= {"v1", "v2"}
     await traffic.run(0.01)
-    assert traffic.tally.cohorts["canary"].requests == 5
+    assert traffic.tally.revisions["8"].requests == 5
 
 
 @pytest.mark.parametrize(
