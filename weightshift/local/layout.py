@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
-from weightshift.contracts.base import Message
 from weightshift.contracts.identity import Cohort
 from weightshift.local import s3, temporal
+from weightshift.local.addresses import Addresses
 from weightshift.local.ports import HOST, free_ports
 from weightshift.local.services import Instance
 
@@ -21,22 +21,6 @@ RUNTIME_DEPENDENCIES = ("registry", "s3")
 
 STATEFUL = ("postgres", "temporal", "s3")
 """What everything else writes to, and what is therefore stopped last."""
-
-
-class Addresses(Message):
-    """Where everything of a running stack answers: URLs, but `host:port` for Temporal."""
-
-    temporal: str
-    temporal_ui: str
-    prometheus: str
-    envoy: str
-    envoy_admin: str
-    mesh_agent: str
-    s3: str
-    registry: str
-    worker_metrics: str
-    runtimes: dict[str, str]
-    runtime_admins: dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)

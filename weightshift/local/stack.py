@@ -8,8 +8,9 @@ from typing import Self
 
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.errors import InvalidInput, LocalStackError, WeightshiftError
+from weightshift.local.addresses import Addresses
 from weightshift.local.envoy import envoy_address, envoy_spec, mesh_agent_spec
-from weightshift.local.layout import STATEFUL, Addresses, choose_layout
+from weightshift.local.layout import STATEFUL, choose_layout
 from weightshift.local.postgres import create_database, postgres_address, postgres_spec, prepare_postgres
 from weightshift.local.processes import ManagedProcess, PortTaken, ProcessSpec
 from weightshift.local.prometheus import ScrapeTarget, prometheus_spec
