@@ -1,8 +1,14 @@
 """The seam to an object store, and the content-addressed layout inside it."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
+
+from weightshift.errors import InvalidInput
+
+_SEGMENT = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}"
+_KEY = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{0,7}}\Z")
 
 
 def manifest_key(model: str, digest: str) -> str:
@@ -13,6 +19,13 @@ def manifest_key(model: str, digest: str) -> str:
 def blob_key(model: str, digest: str) -> str:
     """Key of one file's bytes, by their SHA-256."""
     return f"models/{model}/blobs/{digest}"
+
+
+def check_key(key: str) -> str:
+    """Return a key that stays below its store's root. Raises `InvalidInput`."""
+    if not _KEY.match(key):
+        raise InvalidInput("An object key is 1 to 8 segments of [A-Za-z0-9._-], none starting with a dot.")
+    return key
 
 
 class ObjectStore(Protocol):
@@ -27,8 +40,18 @@ class ObjectStore(Protocol):
     def put_bytes(self, key: str, content: bytes) -> None:
         """Store a small object; an existing one is left alone (keys are content-addressed)."""
 
-    def put_file(self, key: str, path: Path, *, progress: Callable[[int], None] | None = None) -> None:
-        """Store a file's content; `progress` gets the bytes sent by each part."""
+    def put_file(
+        self,
+        key: str,
+        path: Path,
+        *,
+        progress: Callable[[int], None] | None = None,
+        sha256: str | None = None,
+    ) -> None:
+        """Store a file's content; `progress` gets the bytes sent by each part, from any thread.
+
+        Raises `DigestMismatch` when the content is not `sha256`, and then stores nothing.
+        """
 
     def stream(self, key: str, *, chunk_bytes: int = 1 << 20, offset: int = 0) -> Iterator[bytes]:
         """Yield an object's bytes from `offset`. Raises `UnknownArtifact` when there is none."""

@@ -43,7 +43,7 @@ class ManifestFile(Document):
     @classmethod
     def _safe(cls, value: str) -> str:
         segments = value.split("/")
-        if not 1 <= len(segments) <= 4 or not all(_SEGMENT.match(part) for part in segments):
+        if not 1 <= len(segments) <= 4 or not all(_SEGMENT.fullmatch(part) for part in segments):
             raise ValueError("path needs one to four segments of [A-Za-z0-9._-], none starting with a dot")
         if value.lower() in _RESERVED:
             raise ValueError(f"path {value!r} is reserved")
