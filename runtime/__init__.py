@@ -1,0 +1,1 @@
+"""The process that serves a model: fetches, verifies, swaps, answers and drains."""

@@ -128,6 +128,10 @@ class OutOfMemory(CandidateError):
     """There is no memory for a second generation; the current one serves on."""
 
 
+class Superseded(CandidateError):
+    """A newer target has replaced this candidate."""
+
+
 class CandidateFailed(CandidateError):
     """An instance reports that its candidate failed."""
 

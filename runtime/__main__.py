@@ -1,0 +1,44 @@
+"""`python -m runtime`: one instance, configured by `WEIGHTSHIFT_RUNTIME_*` and `WEIGHTSHIFT_STORE_*`."""
+
+import asyncio
+import logging
+import os
+import sys
+
+import uvloop
+from pydantic import ValidationError
+
+from runtime.settings import RuntimeSettings
+from weightshift.settings import StoreSettings
+
+_EXIT_BAD_INPUT = 2
+
+
+def main() -> int:
+    """Run the instance; returns the exit status."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    # It names every request with its address, at every poll.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        settings, store = RuntimeSettings(), StoreSettings()
+    except ValidationError as error:
+        for problem in error.errors(include_url=False, include_input=False):
+            name = "_".join(str(part) for part in problem["loc"]).upper()
+            logging.error("WEIGHTSHIFT_RUNTIME_%s: %s", name, problem["msg"])  # noqa: TRY400 - no trace
+        return _EXIT_BAD_INPUT
+    _use_one_thread()
+    from runtime.server import serve  # noqa: PLC0415 - it loads the maths libraries
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(settings, store))
+    return 0
+
+
+def _use_one_thread() -> None:
+    """Keep a forward on the thread that runs it; the maths libraries read this when first loaded."""
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[variable] = "1"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""Which requests may still begin, and whether all that did have ended."""
+
+import asyncio
+
+from weightshift.errors import NotServing
+
+
+class Admission:
+    """Counts requests in progress. `is_draining` only says not ready; closing refuses new ones.
+
+    Neither is ever undone. Belongs to the event loop's thread.
+    """
+
+    def __init__(self) -> None:
+        self.is_draining = False
+        self._is_closed = False
+        self._active = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def enter(self) -> None:
+        """Begin a request. Raises `NotServing` once closed."""
+        if self._is_closed:
+            raise NotServing("The instance is shutting down; send the request again.")
+        self._active += 1
+        self._idle.clear()
+
+    def leave(self) -> None:
+        """End a request."""
+        self._active -= 1
+        if self._active == 0:
+            self._idle.set()
+
+    async def drain(self, *, propagation_seconds: float, deadline: float) -> bool:
+        """Say not ready, keep admitting until that is known everywhere, then refuse and wait.
+
+        Returns whether every request ended within `deadline` seconds of the refusal.
+        """
+        self.is_draining = True
+        await asyncio.sleep(propagation_seconds)
+        self._is_closed = True
+        try:
+            await asyncio.wait_for(self._idle.wait(), deadline)
+        except TimeoutError:
+            return False
+        return True

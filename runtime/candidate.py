@@ -1,0 +1,173 @@
+"""One candidate's way from bytes to a model that may serve, and the progress it reports."""
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from runtime.artifact_cache import ArtifactCache
+from runtime.cached_artifact import CachedArtifact
+from runtime.dry_run import dry_run
+from runtime.generation_holder import LoadedModel
+from runtime.model_loader import dispose, load, verify
+from weightshift.contracts.instance import CandidatePhase, CandidateProgress, InstanceError
+from weightshift.contracts.target import Target
+from weightshift.errors import (
+    CandidateError,
+    DigestMismatch,
+    InvalidInput,
+    OutOfMemory,
+    Superseded,
+    WeightshiftError,
+)
+
+
+class CandidateTracker:
+    """Where one attempt at a target stands. Written by the loading thread, read by reports.
+
+    `superseded` tells whether a newer target has arrived; `changed` is called at every phase change.
+    """
+
+    def __init__(
+        self,
+        *,
+        target: Target,
+        attempt: int,
+        superseded: Callable[[], bool],
+        changed: Callable[[], None],
+        phase_ended: Callable[[str, float], None],
+    ) -> None:
+        self._target = target
+        self._attempt = attempt
+        self._superseded = superseded
+        self._changed = changed
+        self._phase_ended = phase_ended
+        self._phase = CandidatePhase.WAITING
+        self._entered = time.monotonic()
+        self._seconds: dict[str, float] = {}
+        self._bytes = (0, 0)
+        self._peak: int | None = None
+        self._error: InstanceError | None = None
+
+    @property
+    def progress(self) -> CandidateProgress:
+        """The progress as instance reports carry it."""
+        done, total = self._bytes
+        return CandidateProgress(
+            revision=self._target.revision,
+            artifact_id=self._target.artifact_id,
+            phase=self._phase,
+            attempt=self._attempt,
+            bytes_total=total,
+            bytes_done=done,
+            phase_seconds=dict(self._seconds),
+            peak_memory_bytes=self._peak,
+            error=self._error,
+        )
+
+    def checkpoint(self) -> None:
+        """Raise `Superseded` if a newer target has arrived."""
+        if self._superseded():
+            raise Superseded
+
+    def enter(self, phase: CandidatePhase) -> None:
+        """Go on to a phase. Raises `Superseded`."""
+        self.checkpoint()
+        self._move(phase)
+
+    def downloaded(self, done: int, total: int) -> None:
+        """Take the bytes done and in total. Raises `Superseded`."""
+        self._bytes = (done, total)
+        self.checkpoint()
+
+    def measured(self, peak_memory_bytes: int) -> None:
+        """Take the most memory the candidate needed on its device."""
+        self._peak = peak_memory_bytes
+
+    def install(self) -> None:
+        """The candidate serves."""
+        self._move(CandidatePhase.INSTALLED)
+
+    def fail(self, error: Exception) -> InstanceError:
+        """End the attempt; returns the error as it is reported."""
+        self._error = _describe(error, self._phase)
+        self._move(CandidatePhase.FAILED)
+        return self._error
+
+    def _move(self, phase: CandidatePhase) -> None:
+        now = time.monotonic()
+        seconds = now - self._entered
+        self._seconds = {**self._seconds, self._phase.value: round(seconds, 6)}
+        self._phase_ended(self._phase.value, seconds)
+        self._phase, self._entered = phase, now
+        self._changed()
+
+
+class CandidatePreparer:
+    """Fetches, verifies, loads and dry-runs; blocking, for the loading thread."""
+
+    def __init__(self, *, cache: ArtifactCache, device: str, memory_margin: int) -> None:
+        self._cache = cache
+        self._device = device
+        self._memory_margin = memory_margin
+
+    def prepare(self, target: Target, tracker: CandidateTracker) -> LoadedModel:
+        """Return a model that may serve.
+
+        Raises a `CandidateError`, `UnsafeArtifact`, `UnknownArtifact`, `ObjectStoreUnreachable` or
+        `OSError`; `Superseded` when a newer target arrives on the way.
+        """
+        with self._fetch(target, tracker) as cached:
+            try:
+                return self._load(cached, target, tracker)
+            except DigestMismatch:
+                self._cache.quarantine(cached.digest)
+                if cached.is_fresh:
+                    raise
+        # The cached bytes went bad after they had been verified; the store still has good ones.
+        with self._fetch(target, tracker) as cached:
+            return self._load(cached, target, tracker)
+
+    def collect(self, keep: set[str], *, newest: int) -> None:
+        """Remove cached artifacts that are no way back any more."""
+        self._cache.collect(keep, newest=newest)
+
+    def _fetch(self, target: Target, tracker: CandidateTracker) -> CachedArtifact:
+        tracker.enter(CandidatePhase.DOWNLOADING)
+        return self._cache.fetch(target.service.model, target.manifest_sha256, tracker.downloaded)
+
+    def _load(self, cached: CachedArtifact, target: Target, tracker: CandidateTracker) -> LoadedModel:
+        tracker.enter(CandidatePhase.VERIFYING)
+        verified = verify(cached, target=target)
+        tracker.enter(CandidatePhase.LOADING)
+        if self._device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        loaded = load(
+            verified,
+            device=self._device,
+            memory_margin=self._memory_margin,
+            checkpoint=tracker.checkpoint,
+        )
+        try:
+            tracker.enter(CandidatePhase.DRY_RUNNING)
+            dry_run(loaded)
+        except BaseException:
+            dispose(loaded)
+            raise
+        on_device = self._device == "cuda"
+        tracker.measured(torch.cuda.max_memory_allocated() if on_device else loaded.allocated_bytes)
+        return loaded
+
+
+def _describe(error: Exception, phase: CandidatePhase) -> InstanceError:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        error = OutOfMemory()
+    if not isinstance(error, WeightshiftError):
+        # Its text may name local paths, so only its kind is reported; the log has the rest.
+        error = WeightshiftError(f"{type(error).__name__} while {phase.value}; the instance's log has more.")
+    return InstanceError(
+        type=type(error).__name__,
+        message=str(error),
+        phase=phase,
+        permanent=isinstance(error, CandidateError | InvalidInput),
+    )

@@ -1,0 +1,60 @@
+"""A candidate's representative requests, before it may answer anybody else's."""
+
+from itertools import cycle, islice
+
+import torch
+from torch import Tensor
+
+from runtime.architectures import Sample, TensorSpec
+from runtime.execution import forward
+from runtime.generation_holder import LoadedModel
+from weightshift.errors import DryRunFailed, WeightshiftError
+
+
+def dry_run(loaded: LoadedModel) -> None:
+    """Answer the architecture's samples at every batch size that will be served.
+
+    Raises `DryRunFailed` for a wrong shape, type, value, invariant or golden output.
+    """
+    try:
+        for batch_size in loaded.architecture.batch_sizes:
+            _run_batch(loaded, batch_size)
+    except DryRunFailed:
+        raise
+    except Exception as error:
+        detail = str(error) if isinstance(error, WeightshiftError) else type(error).__name__
+        raise DryRunFailed(f"A representative request failed: {detail}") from error
+
+
+def _run_batch(loaded: LoadedModel, batch_size: int) -> None:
+    architecture = loaded.architecture
+    samples = architecture.samples(loaded.resources)
+    # At batch 1 every sample has its turn alone; otherwise they are repeated to fill the batch.
+    batches = (
+        [[sample] for sample in samples] if batch_size == 1 else [list(islice(cycle(samples), batch_size))]
+    )
+    for batch in batches:
+        rows = [architecture.preprocess(sample.body, loaded.resources) for sample in batch]
+        for part in rows:
+            _check_spec(part, len(part), architecture.inputs[0])
+        for sample, part, out in zip(batch, rows, forward(loaded, rows), strict=True):
+            _check_spec(out, len(part), architecture.outputs[0])
+            _check_output(loaded, sample, out)
+
+
+def _check_spec(tensor: Tensor, rows: int, spec: TensorSpec) -> None:
+    if tuple(tensor.shape) != (rows, *spec.shape) or tensor.dtype != spec.dtype:
+        raise DryRunFailed(
+            f"{spec.name} is {tensor.dtype} {list(tensor.shape)}; {spec.dtype} {[rows, *spec.shape]} was due."
+        )
+
+
+def _check_output(loaded: LoadedModel, sample: Sample, out: Tensor) -> None:
+    if not bool(torch.isfinite(out).all()):
+        raise DryRunFailed("An output is not finite.")
+    answer = loaded.architecture.postprocess(out, sample.body, loaded.resources)
+    loaded.architecture.validate(out, answer)
+    if sample.golden is not None and not torch.allclose(
+        out, sample.golden, rtol=sample.relative_tolerance, atol=sample.absolute_tolerance
+    ):
+        raise DryRunFailed("An output differs from its golden one by more than the tolerance.")

@@ -1,0 +1,146 @@
+"""Runs the model: one thread, micro-batches of whatever waits, never two generations in one batch."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+import torch
+from torch import Tensor
+
+from runtime.generation_holder import Generation, LoadedModel
+from weightshift.errors import QueueFull
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One admitted request: its borrowed generation, its input rows and where the answer goes."""
+
+    generation: Generation
+    body: object
+    rows: Tensor
+    answer: asyncio.Future[object]
+
+
+class Executor:
+    """Answers admitted requests on its own thread, so that a forward never blocks the event loop.
+
+    An idle executor takes whatever waits at once. It returns each request's generation itself once
+    its forward is over, whether or not the client is still there. One wake-up of the loop per batch.
+    """
+
+    def __init__(
+        self,
+        *,
+        release: Callable[[Generation], None],
+        batched: Callable[[int], None],
+        max_queue: int,
+        max_batch: int,
+    ) -> None:
+        self._release = release
+        self._batched = batched
+        self._max_queue = max_queue
+        self._max_batch = max_batch
+        self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="executor", daemon=True)
+        self._thread.start()
+
+    @property
+    def queue_length(self) -> int:
+        """Requests that wait for a batch."""
+        return self._queue.qsize()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread still runs; nothing could be answered without it."""
+        return self._thread.is_alive()
+
+    def submit(self, generation: Generation, body: object, rows: Tensor) -> asyncio.Future[object]:
+        """Queue a request; the executor owns the borrowed generation from here on.
+
+        Raises `QueueFull`, and then the caller still owns it.
+        """
+        if self._queue.qsize() >= self._max_queue:
+            raise QueueFull
+        work = Work(generation, body, rows, self._loop.create_future())
+        self._queue.put(work)
+        return work.answer
+
+    def close(self, deadline: float) -> None:
+        """Answer what is queued, then end the thread; wait at most `deadline` seconds."""
+        self._queue.put(None)
+        self._thread.join(deadline)
+
+    def _run(self) -> None:
+        torch.set_num_threads(1)
+        carried: Work | None = None
+        while True:
+            batch, carried = self._collect(carried)
+            if not batch:
+                return
+            outcomes = _answer(batch)
+            for work in batch:
+                self._release(work.generation)
+            self._batched(len(batch))
+            self._loop.call_soon_threadsafe(_deliver, batch, outcomes)
+
+    def _collect(self, carried: Work | None) -> tuple[list[Work], Work | None]:
+        """Wait for work, then take what else waits for the same generation.
+
+        Returns the batch (empty at the end of the queue), and the first work of another generation.
+        """
+        batch: list[Work] = []
+        work = carried or self._queue.get()
+        while work is not None:
+            if batch and work.generation is not batch[0].generation:
+                return batch, work
+            batch.append(work)
+            if len(batch) == self._max_batch or self._queue.empty():
+                return batch, None
+            work = self._queue.get()
+        if batch:
+            self._queue.put(None)
+        return batch, None
+
+
+def forward(loaded: LoadedModel, rows: Sequence[Tensor]) -> list[Tensor]:
+    """Run several requests' input rows in one pass; return each one's output rows, on the CPU."""
+    with torch.inference_mode():
+        together = rows[0] if len(rows) == 1 else torch.cat(list(rows))
+        out = loaded.architecture.forward(loaded.module, together.to(loaded.device)).cpu()
+        return list(torch.split(out, [len(part) for part in rows]))
+
+
+def _answer(batch: Sequence[Work]) -> list[object]:
+    """Return an answer or an exception for each request; one that fails spoils no other."""
+    loaded = batch[0].generation.loaded
+    try:
+        outputs = forward(loaded, [work.rows for work in batch])
+    except Exception as error:
+        _logger.exception("a forward pass failed")
+        return [error] * len(batch)
+    return [_finish(loaded, work.body, out) for work, out in zip(batch, outputs, strict=True)]
+
+
+def _finish(loaded: LoadedModel, body: object, out: Tensor) -> object:
+    try:
+        answer = loaded.architecture.postprocess(out, body, loaded.resources)
+        loaded.architecture.validate(out, answer)
+    except Exception as error:
+        return error
+    return answer
+
+
+def _deliver(batch: Sequence[Work], outcomes: Sequence[object]) -> None:
+    for work, outcome in zip(batch, outcomes, strict=True):
+        if work.answer.done():
+            continue
+        if isinstance(outcome, Exception):
+            work.answer.set_exception(outcome)
+        else:
+            work.answer.set_result(outcome)

@@ -1,0 +1,174 @@
+"""One runtime instance: its parts, wired once, and what they say together."""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Coroutine
+from functools import partial
+from queue import SimpleQueue
+
+from runtime.admission import Admission
+from runtime.artifact_cache import ArtifactCache
+from runtime.backoff import Backoff
+from runtime.candidate import CandidatePreparer
+from runtime.cleanup import CleanupWorker
+from runtime.compatibility import runtime_build
+from runtime.download import Downloader
+from runtime.execution import Executor
+from runtime.generation_holder import Generation, GenerationHolder
+from runtime.model_loader import dispose
+from runtime.reconciler import Reconciler
+from runtime.registry_client import Reporter, TargetWatch, read_now
+from runtime.rollout_metrics import RolloutMetrics
+from runtime.settings import RuntimeSettings
+from runtime.target_state import TargetState
+from weightshift.artifacts.base import ObjectStore
+from weightshift.contracts.instance import InstanceReport
+from weightshift.registry.client import RegistryClient
+
+_logger = logging.getLogger(__name__)
+
+
+class Instance:
+    """Composition root of the process. Create it and use it on the event loop's thread."""
+
+    def __init__(self, *, settings: RuntimeSettings, store: ObjectStore, client: RegistryClient) -> None:
+        self.settings = settings
+        self._boot_id = uuid.uuid4().hex
+        self._client = client
+        self._tasks: list[asyncio.Task[None]] = []
+        self._drain: asyncio.Task[bool] | None = None
+        self._has_failed = False
+        service, cohort = settings.service, settings.cohort
+        self.metrics = RolloutMetrics(service=service, cohort=cohort)
+        self.admission = Admission()
+        retired: SimpleQueue[Generation | None] = SimpleQueue()
+        self.holder = GenerationHolder(retire=retired.put)
+        self._cleanup = CleanupWorker(
+            queue=retired,
+            forget=self.holder.forget,
+            dispose=dispose,
+            failed=self.metrics.cleanup_failures.inc,
+            disposed=self.metrics.disposed,
+        )
+        self.executor = Executor(
+            release=self.holder.release,
+            batched=self.metrics.batch_size.observe,
+            max_queue=settings.max_queue,
+            max_batch=settings.max_batch,
+        )
+        self._reporter = Reporter(client=client, heartbeat=settings.heartbeat, report=self.report)
+        self._reconciler = self._create_reconciler(store)
+        self._watch = TargetWatch(
+            client=client,
+            service=service,
+            cohort=cohort,
+            wait=settings.watch_wait,
+            backoff=Backoff(initial=settings.retry_initial, maximum=settings.retry_maximum),
+            accept=self._reconciler.accept,
+            answered=self._reconciler.registry_answered,
+        )
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether traffic may be sent here."""
+        return self._reconciler.is_settled and self.holder.can_serve and not self.admission.is_draining
+
+    @property
+    def is_live(self) -> bool:
+        """Whether this process can still recover by itself; if not, it should be restarted."""
+        return self.executor.is_alive and not self._has_failed
+
+    def start(self) -> None:
+        """Begin to follow the registry and to report to it."""
+        for name, work in (
+            ("reconciler", self._reconciler.run()),
+            ("target watch", self._watch.run()),
+            ("reporter", self._reporter.run()),
+        ):
+            self._tasks.append(asyncio.create_task(self._guard(name, work), name=name))
+
+    def report(self) -> InstanceReport:
+        """Return what this instance says of itself now."""
+        current = self.holder.current
+        return InstanceReport(
+            instance_id=self.settings.instance_id,
+            boot_id=self._boot_id,
+            service=self.settings.service,
+            cohort=self.settings.cohort,
+            desired_revision=self._reconciler.desired_revision,
+            actual=current.describe() if current else None,
+            candidate=self._reconciler.progress,
+            ready=self.is_ready,
+            draining=self.admission.is_draining,
+            runtime_build=runtime_build(),
+        )
+
+    def render_metrics(self) -> bytes:
+        """Return the Prometheus exposition, gauges read now."""
+        desired = self._reconciler.desired_revision
+        current = self.holder.current
+        self.metrics.expire()
+        self.metrics.desired_revision.set(desired)
+        self.metrics.target_mismatch.set(desired != (current.revision if current else 0))
+        self.metrics.queue_length.set(self.executor.queue_length)
+        self.metrics.resident.set(len(self.holder.resident))
+        return self.metrics.render()
+
+    async def reconcile_now(self) -> None:
+        """Re-read the target, and try a refused candidate again."""
+        await self._reconciler.retry()
+
+    def start_drain(self) -> asyncio.Task[bool]:
+        """Leave service for good: not ready at once, refusing later; a repeat changes nothing.
+
+        The task ends when every request has, or at the deadline.
+        """
+        if self._drain is None:
+            self._drain = asyncio.create_task(
+                self.admission.drain(
+                    propagation_seconds=self.settings.propagation_seconds,
+                    deadline=self.settings.drain_deadline,
+                )
+            )
+            # Marked here and not when the task first runs, so that no probe in between says ready.
+            self.admission.is_draining = True
+            self._reporter.wake()
+        return self._drain
+
+    async def close(self) -> None:
+        """End every task and thread, and say good-bye to the registry."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._reporter.send()
+        await self._client.aclose()
+        await asyncio.to_thread(self.executor.close, self.settings.drain_deadline)
+        await asyncio.to_thread(self._cleanup.close, self.settings.drain_deadline)
+
+    def _create_reconciler(self, store: ObjectStore) -> Reconciler:
+        settings = self.settings
+        downloader = Downloader(store=store, max_artifact_bytes=settings.max_artifact_bytes)
+        cache = ArtifactCache(root=settings.cache_dir, downloader=downloader)
+        cache.sweep()
+        return Reconciler(
+            settings=settings,
+            holder=self.holder,
+            state=TargetState(
+                directory=settings.cache_dir / "targets", service=settings.service, cohort=settings.cohort
+            ),
+            preparer=CandidatePreparer(
+                cache=cache, device=settings.device, memory_margin=settings.memory_margin
+            ),
+            metrics=self.metrics,
+            changed=self._reporter.wake,
+            read_target=partial(read_now, self._client, settings.service, settings.cohort),
+        )
+
+    async def _guard(self, name: str, work: Coroutine[None, None, None]) -> None:
+        """Serve on when a background task fails for a reason nobody foresaw, and ask for a restart."""
+        try:
+            await work
+        except Exception:
+            self._has_failed = True
+            _logger.exception("the %s ended; restart the instance", name)

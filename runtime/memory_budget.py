@@ -1,0 +1,63 @@
+"""Whether a second generation fits, decided before anything is allocated."""
+
+import ctypes
+from pathlib import Path
+
+import torch
+
+from weightshift.errors import OutOfMemory
+
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+
+def check_budget(needed: int, *, device: str, margin: int) -> None:
+    """Raise `OutOfMemory` unless `needed` plus `margin` bytes are free on the device."""
+    free = free_bytes(device)
+    if needed + margin > free:
+        raise OutOfMemory(
+            f"The candidate needs {needed} bytes and a margin of {margin}, but {free} are free; "
+            "give the instance more memory."
+        )
+
+
+def free_bytes(device: str) -> int:
+    """Return what can still be allocated: the device's own view, or the host's under its limits."""
+    if device == "cuda":
+        return torch.cuda.mem_get_info()[0]
+    return free_host_bytes(Path("/proc"), _CGROUP_ROOT)
+
+
+def free_host_bytes(proc: Path, cgroup_root: Path) -> int:
+    """Return the least of the host's available memory and the room under each enclosing cgroup."""
+    fields = _fields(proc / "meminfo")
+    rooms = [fields["MemAvailable:"] * 1024]
+    membership = (proc / "self/cgroup").read_text(encoding="ascii").splitlines()
+    for line in membership:
+        if line.startswith("0::/"):
+            group = cgroup_root / line.removeprefix("0::/")
+            rooms += [_room(level) for level in (group, *group.parents) if _is_limited(level)]
+    return max(0, min(rooms))
+
+
+def return_free_memory() -> None:
+    """Give freed host memory back to the operating system, which the allocator would keep."""
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+def _is_limited(group: Path) -> bool:
+    try:
+        return (group / "memory.max").read_text(encoding="ascii").strip() != "max"
+    except OSError:
+        return False
+
+
+def _room(group: Path) -> int:
+    limit = int((group / "memory.max").read_text(encoding="ascii"))
+    current = int((group / "memory.current").read_text(encoding="ascii"))
+    # Clean page cache is given up before anything is killed.
+    return limit - (current - _fields(group / "memory.stat")["inactive_file"])
+
+
+def _fields(path: Path) -> dict[str, int]:
+    lines = (line.split() for line in path.read_text(encoding="ascii").splitlines())
+    return {parts[0]: int(parts[1]) for parts in lines}

@@ -1,0 +1,220 @@
+"""From verified files to a model that may serve: compare, allocate once, read, check, dry-run."""
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from runtime.architectures import Architecture, find_architecture
+from runtime.cached_artifact import CachedArtifact
+from runtime.compatibility import check_requirements
+from runtime.generation_holder import LoadedModel
+from runtime.memory_budget import check_budget, return_free_memory
+from runtime.safetensors_header import TensorEntry, WeightsHeader, read_header
+from weightshift.contracts.manifest import Manifest, ManifestFile, WeightFormat
+from weightshift.contracts.target import Target
+from weightshift.errors import DigestMismatch, IncompatibleModel
+
+_ALIGNMENT = 512
+_PIECE_BYTES = 4 << 20
+_WEIGHTS_SUFFIX = ".safetensors"
+
+
+@dataclass(frozen=True)
+class VerifiedArtifact:
+    """An artifact whose header and small files fit the architecture; nothing is allocated yet."""
+
+    cached: CachedArtifact
+    architecture: Architecture
+    resources: Any
+    weights: ManifestFile
+    header: WeightsHeader
+
+
+def verify(cached: CachedArtifact, *, target: Target) -> VerifiedArtifact:
+    """Check everything that can be known without the tensors' bytes.
+
+    Raises `UnsafeArtifact`, `IncompatibleModel`, `DigestMismatch`.
+    """
+    manifest = cached.manifest
+    architecture = find_architecture(manifest.architecture or manifest.model)
+    _check_manifest(manifest, architecture, target)
+    check_requirements(manifest.requires)
+    weights = _weights_file(manifest)
+    small = {file.path: cached.read_file(file) for file in manifest.files if file is not weights}
+    resources = architecture.resources(small)
+    descriptor = cached.open_file(weights)
+    try:
+        header = read_header(descriptor)
+    finally:
+        os.close(descriptor)
+    _check_tensors(header, _build(architecture, resources), architecture.tied)
+    return VerifiedArtifact(cached, architecture, resources, weights, header)
+
+
+def load(
+    verified: VerifiedArtifact, *, device: str, memory_margin: int, checkpoint: Callable[[], None]
+) -> LoadedModel:
+    """Read the weights into one allocation, hashing the very bytes that are used.
+
+    `checkpoint` is called between tensors and may raise to stop. Raises `OutOfMemory`,
+    `DigestMismatch`, `IncompatibleModel` for non-finite values.
+    """
+    entries = verified.header.entries
+    size = sum(_slot_bytes(entry) for entry in entries)
+    check_budget(size, device=device, margin=memory_margin)
+    host = _allocate(size, pinned=device == "cuda")
+    _read(verified, host, checkpoint)
+    tensors = _views(host if device == "cpu" else _copy_to_device(host, device), entries)
+    for name, tensor in tensors.items():
+        _check_finite(name, tensor)
+    return LoadedModel(
+        manifest_sha256=verified.cached.digest,
+        feature_schema=verified.architecture.feature_schema,
+        architecture=verified.architecture,
+        module=_assemble(verified, tensors),
+        resources=verified.resources,
+        device=device,
+        allocated_bytes=size,
+    )
+
+
+def dispose(loaded: LoadedModel) -> None:
+    """Free a model that no generation uses any more, once the device has finished with it."""
+    if loaded.device == "cuda":
+        finished = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        finished.record(torch.cuda.default_stream())
+        finished.synchronize()
+    loaded.module = nn.Module()
+    loaded.resources = None
+    return_free_memory()
+
+
+def _check_manifest(manifest: Manifest, architecture: Architecture, target: Target) -> None:
+    if manifest.runtime is not WeightFormat.SAFETENSORS:
+        raise IncompatibleModel(f"This runtime does not load {manifest.runtime}; push safetensors.")
+    for field, found, wanted in (
+        ("model", manifest.model, target.service.model),
+        ("artifact_id", manifest.artifact_id, target.artifact_id),
+        ("feature_schema", manifest.feature_schema, target.feature_schema),
+        ("feature_schema", manifest.feature_schema, architecture.feature_schema),
+        ("precision", manifest.precision, architecture.precision),
+    ):
+        if found != wanted:
+            raise IncompatibleModel(
+                f"{field} of the manifest is {str(found)!r}; {str(wanted)!r} is due here."
+            )
+
+
+def _weights_file(manifest: Manifest) -> ManifestFile:
+    weights = [file for file in manifest.files if file.path.endswith(_WEIGHTS_SUFFIX)]
+    if len(weights) != 1:
+        raise IncompatibleModel(f"The artifact holds {len(weights)} {_WEIGHTS_SUFFIX} files; push one.")
+    return weights[0]
+
+
+def _build(architecture: Architecture, resources: Any) -> nn.Module:
+    with torch.device("meta"):
+        return architecture.build(resources)
+
+
+def _check_tensors(header: WeightsHeader, module: nn.Module, tied: Mapping[str, str]) -> None:
+    """Compare names, types and shapes both ways; a tied tensor may be absent."""
+    found = {entry.name: (entry.dtype, entry.shape) for entry in header.entries}
+    wanted = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in module.state_dict().items()}
+    if missing := sorted(wanted.keys() - found.keys() - tied.keys()):
+        raise IncompatibleModel(f"The weights lack {len(missing)} tensors, first {missing[0]!r}.")
+    if unexpected := sorted(found.keys() - wanted.keys()):
+        raise IncompatibleModel(
+            f"The weights hold {len(unexpected)} unknown tensors, first {unexpected[0][:100]!r}."
+        )
+    for name, (dtype, shape) in found.items():
+        if wanted[name] != (dtype, shape):
+            wanted_type, wanted_shape = wanted[name]
+            raise IncompatibleModel(
+                f"Tensor {name!r} is {dtype} {list(shape)}; the architecture has "
+                f"{wanted_type} {list(wanted_shape)}."
+            )
+
+
+def _slot_bytes(entry: TensorEntry) -> int:
+    return -(-entry.size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _allocate(size: int, *, pinned: bool) -> Tensor:
+    """Return `size` aligned bytes of one host allocation."""
+    buffer = torch.empty(size + _ALIGNMENT, dtype=torch.uint8, pin_memory=pinned)
+    start = -buffer.data_ptr() % _ALIGNMENT
+    return buffer[start : start + size]
+
+
+def _read(verified: VerifiedArtifact, host: Tensor, checkpoint: Callable[[], None]) -> None:
+    """Fill the slots from the file in file order, checking the SHA-256 of exactly these bytes."""
+    hasher = hashlib.sha256(verified.header.content)
+    memory = memoryview(host.numpy())  # type: ignore[arg-type]
+    position = 0
+    descriptor = verified.cached.open_file(verified.weights)
+    try:
+        for entry in verified.header.entries:
+            checkpoint()
+            slot = memory[position : position + entry.size]
+            for start in range(0, entry.size, _PIECE_BYTES):
+                piece = slot[start : start + _PIECE_BYTES]
+                if os.preadv(descriptor, [piece], entry.offset + start) != len(piece):
+                    raise DigestMismatch(f"{verified.weights.path} became shorter while it was read.")
+                hasher.update(piece)
+            position += _slot_bytes(entry)
+    finally:
+        os.close(descriptor)
+    if hasher.hexdigest() != verified.weights.sha256:
+        raise DigestMismatch(f"{verified.weights.path} does not have the SHA-256 of its manifest.")
+
+
+def _copy_to_device(host: Tensor, device: str) -> Tensor:
+    """Copy page-locked bytes on a stream of their own; return once the copy is complete."""
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        copy = torch.empty_like(host, device=device)
+        copy.copy_(host, non_blocking=True)
+        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        copied.record()
+    copied.synchronize()
+    return copy
+
+
+def _views(memory: Tensor, entries: tuple[TensorEntry, ...]) -> dict[str, Tensor]:
+    tensors, position = {}, 0
+    for entry in entries:
+        slot = memory[position : position + entry.size]
+        tensors[entry.name] = slot.view(entry.dtype).view(entry.shape)
+        position += _slot_bytes(entry)
+    return tensors
+
+
+def _check_finite(name: str, tensor: Tensor) -> None:
+    if not tensor.is_floating_point() or tensor.numel() == 0:
+        return
+    # NaN propagates through both, and this reads the memory once.
+    least, greatest = torch.aminmax(tensor)
+    if not bool(torch.isfinite(least) & torch.isfinite(greatest)):
+        raise IncompatibleModel(f"Tensor {name!r} holds values that are not finite.")
+
+
+def _assemble(verified: VerifiedArtifact, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """Put the tensors into the module without copying them, and tie what the architecture ties."""
+    architecture = verified.architecture
+    module = _build(architecture, verified.resources)
+    sources = {alias: tensors[source] for alias, source in architecture.tied.items()}
+    module.load_state_dict({**tensors, **sources}, strict=True, assign=True)
+    for alias, source in architecture.tied.items():
+        owner, _, leaf = alias.rpartition(".")
+        setattr(module.get_submodule(owner), leaf, module.get_parameter(source))
+    module.requires_grad_(False).eval()
+    architecture.materialise(module)
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_meta:
+            raise IncompatibleModel(f"Tensor {name!r} of the architecture has no value after loading.")
+    return module

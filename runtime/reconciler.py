@@ -1,0 +1,196 @@
+"""Brings what is served to what is desired: one loop, one candidate at a time, the latest target wins."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from itertools import count
+
+from runtime.backoff import Backoff
+from runtime.candidate import CandidatePreparer, CandidateTracker
+from runtime.compatibility import runtime_build
+from runtime.generation_holder import Generation, GenerationHolder
+from runtime.rollout_metrics import RolloutMetrics
+from runtime.settings import RuntimeSettings
+from runtime.target_state import TargetState
+from weightshift.contracts.instance import CandidateProgress
+from weightshift.contracts.target import Target
+from weightshift.errors import RevisionConflict, Superseded
+
+_logger = logging.getLogger(__name__)
+
+
+class Reconciler:
+    """The only writer of the serving generation. Belongs to the event loop's thread.
+
+    `changed` is called, from any thread, whenever a report would differ; `read_target` reads
+    the registry's target within a moment, or returns None; it never raises.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: RuntimeSettings,
+        holder: GenerationHolder,
+        state: TargetState,
+        preparer: CandidatePreparer,
+        metrics: RolloutMetrics,
+        changed: Callable[[], None],
+        read_target: Callable[[], Awaitable[Target | None]],
+    ) -> None:
+        self._settings = settings
+        self._holder = holder
+        self._state = state
+        self._preparer = preparer
+        self._metrics = metrics
+        self._changed = changed
+        self._read_target = read_target
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader")
+        self._wake = asyncio.Event()
+        self._answered = asyncio.Event()
+        self._desired: Target | None = None
+        self._refused_revision = 0
+        self._tracker: CandidateTracker | None = None
+        self._is_restoring = True
+        self.is_settled = False
+
+    @property
+    def desired_revision(self) -> int:
+        """The newest accepted revision; 0 before the first."""
+        return self._desired.revision if self._desired else 0
+
+    @property
+    def progress(self) -> CandidateProgress | None:
+        """How far the latest candidate is."""
+        return self._tracker.progress if self._tracker else None
+
+    def registry_answered(self) -> None:
+        """The registry was asked once, with or without success: a start need not wait any longer."""
+        self._answered.set()
+
+    async def accept(self, target: Target) -> None:
+        """Take the registry's target; one that contradicts an accepted one is counted and ignored."""
+        try:
+            await asyncio.to_thread(self._state.accept, target)
+        except RevisionConflict as error:
+            self._metrics.conflicts.inc()
+            _logger.error("target refused: %s", error)  # noqa: TRY400 - the message says all
+            return
+        if target.revision > self.desired_revision:
+            self._desired = target
+            if not self._is_restoring:
+                self._holder.aim(target)
+            self._wake.set()
+            self._changed()
+
+    async def retry(self) -> None:
+        """Re-read the target, and try a refused or waiting candidate again now."""
+        await self._refresh()
+        self._refused_revision = 0
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Restore what served before, hear the registry, then follow its targets for ever."""
+        await self._restore()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._answered.wait(), self._settings.start_wait)
+        while True:
+            self._settle()
+            await self._wake.wait()
+            self._wake.clear()
+            target = self._desired
+            if target is None or self._serves(target) or target.revision == self._refused_revision:
+                continue
+            await self._bring_up(target)
+
+    async def _restore(self) -> None:
+        """Serve the last trusted target from the cache, so that a lost registry stops nothing."""
+        accepted, trusted = self._state.accepted, self._state.trusted
+        if accepted is not None:
+            self._holder.aim(accepted)
+        if trusted is not None:
+            self._holder.aim(trusted)
+            await self._attempt(trusted, 1, superseded=lambda: False)
+        self._is_restoring = False
+        self._desired = self._desired or accepted
+        if self._desired is not None:
+            self._holder.aim(self._desired)
+            self._wake.set()
+
+    async def _bring_up(self, target: Target) -> None:
+        """Try a target until it serves, is refused for good, or a newer one arrives."""
+        backoff = Backoff(initial=self._settings.retry_initial, maximum=self._settings.retry_maximum)
+        for attempt in count(1):
+            is_over = await self._attempt(target, attempt, superseded=partial(self._is_superseded, target))
+            self._settle()
+            if is_over:
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), backoff.next_delay())
+            if self._is_superseded(target):
+                return
+            self._wake.clear()
+
+    async def _attempt(self, target: Target, number: int, *, superseded: Callable[[], bool]) -> bool:
+        """Make one attempt; returns whether there is nothing left to try for this target."""
+        tracker = CandidateTracker(
+            target=target,
+            attempt=number,
+            superseded=superseded,
+            changed=self._changed,
+            phase_ended=self._metrics.phase_ended,
+        )
+        self._tracker = tracker
+        try:
+            await self._install(target, tracker)
+        except Exception as error:
+            failure = tracker.fail(error)
+            _logger.warning(
+                "revision %d failed: %s", target.revision, failure.message, exc_info=not failure.permanent
+            )
+            if failure.permanent:
+                self._refused_revision = target.revision
+            return failure.permanent
+        return True
+
+    async def _install(self, target: Target, tracker: CandidateTracker) -> None:
+        loaded = self._holder.claim(target.manifest_sha256)
+        if loaded is None:
+            loop = asyncio.get_running_loop()
+            loaded = await loop.run_in_executor(self._thread, self._preparer.prepare, target, tracker)
+            await self._refresh()
+        generation = Generation(target=target, loaded=loaded, runtime_build=runtime_build())
+        if not self._holder.install(generation):
+            raise Superseded
+        self._metrics.installed(generation)
+        tracker.install()
+        await asyncio.to_thread(self._remember, target)
+
+    async def _refresh(self) -> None:
+        if (target := await self._read_target()) is not None:
+            await self.accept(target)
+
+    def _remember(self, target: Target) -> None:
+        self._state.trust(target)
+        keep = {generation.loaded.manifest_sha256 for generation in self._holder.resident}
+        try:
+            self._preparer.collect(keep, newest=self._settings.cache_keep)
+        except OSError:
+            _logger.exception("old artifacts could not be removed from the cache")
+
+    def _is_superseded(self, target: Target) -> bool:
+        return self.desired_revision > target.revision
+
+    def _serves(self, target: Target) -> bool:
+        current = self._holder.current
+        return current is not None and current.revision >= target.revision
+
+    def _settle(self) -> None:
+        """A starting instance is ready only once it has caught up, or has shown that it cannot."""
+        desired, progress = self._desired, self.progress
+        failed_revision = progress.revision if progress and progress.error else 0
+        if desired is None or self._serves(desired) or desired.revision == failed_revision:
+            self.is_settled = True
+            self._changed()

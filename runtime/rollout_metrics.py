@@ -1,0 +1,142 @@
+"""The instance's Prometheus series, in a registry of their own.
+
+Request series are born at zero when a generation is installed, so that no first sample is missed,
+and go five minutes after its disposal, so that the final counts are still scraped.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from runtime.generation_holder import Generation
+from weightshift.contracts.identity import Cohort, Service
+
+CODES = (200, 400, 500, 503)
+SERIES_KEPT_SECONDS = 300.0
+_GROWTH = 1.1
+_SHORTEST, _LONGEST = 0.001, 10.0
+
+
+def latency_buckets() -> tuple[float, ...]:
+    """Return bucket bounds from 1 ms to 10 s, each at most 1.1 times the one before."""
+    steps = math.ceil(math.log(_LONGEST / _SHORTEST) / math.log(_GROWTH))
+    ratio = (_LONGEST / _SHORTEST) ** (1 / steps)
+    return tuple(float(f"{_SHORTEST * ratio**step:.6g}") for step in range(steps + 1))
+
+
+@dataclass(frozen=True)
+class _Series:
+    """The children of one generation, looked up once instead of by labels for every request."""
+
+    codes: dict[int, Counter]
+    duration: Histogram
+
+
+class RolloutMetrics:
+    """Every series of one instance. Request methods belong to the event loop's thread."""
+
+    def __init__(
+        self, *, service: Service, cohort: Cohort, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.registry = CollectorRegistry()
+        self._clock = clock
+        self._identity = (service.model, service.environment, cohort.value)
+        self._series: dict[int, _Series] = {}
+        self._disposed: deque[tuple[float, Generation]] = deque()
+        names = ["model", "environment", "cohort"]
+        of_generation = [*names, "artifact", "revision"]
+        self._requests = self._counter("requests", "Answers served.", [*of_generation, "code"])
+        self._duration = Histogram(
+            "weightshift_request_duration_seconds",
+            "Seconds from a complete request to its answer, queueing included.",
+            of_generation,
+            buckets=latency_buckets(),
+            registry=self.registry,
+        )
+        self._info = self._gauge(
+            "generation_info", "Which generation stands for a revision.", [*of_generation, "generation"]
+        )
+        self._rejected = self._counter("rejected_requests", "Requests refused.", [*names, "reason"])
+        self._phase = Histogram(
+            "weightshift_artifact_phase_duration_seconds",
+            "Seconds a candidate spent in a phase.",
+            [*names, "phase"],
+            buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000),
+            registry=self.registry,
+        )
+        own = self._identity
+        self.unready = self._counter("unready_requests", "Refused, below the floor.", names).labels(*own)
+        self.conflicts = self._counter("target_conflicts", "Targets refused.", names).labels(*own)
+        self.cleanup_failures = self._counter("cleanup_failures", "Failed clean-ups.", names).labels(*own)
+        self.queue_length = self._gauge("queue_length", "Requests waiting.", names).labels(*own)
+        self.batch_size = Histogram(
+            "weightshift_batch_size",
+            "Requests answered by one forward pass.",
+            names,
+            buckets=(1, 2, 4, 8, 16, 32, 64),
+            registry=self.registry,
+        ).labels(*own)
+        self.desired_revision = self._gauge("desired_revision", "Accepted target.", names).labels(*own)
+        self.actual_revision = self._gauge("actual_revision", "Serving revision.", names).labels(*own)
+        self.target_mismatch = self._gauge("target_mismatch", "1 while they differ.", names).labels(*own)
+        self.resident = self._gauge("generations_resident", "Generations in memory.", names).labels(*own)
+
+    def installed(self, generation: Generation) -> None:
+        """Create a generation's series at zero."""
+        labels = self._labels(generation)
+        self._series[generation.number] = _Series(
+            codes={code: self._requests.labels(*labels, str(code)) for code in CODES},
+            duration=self._duration.labels(*labels),
+        )
+        self._info.labels(*labels, str(generation.number)).set(1)
+        self.actual_revision.set(generation.revision)
+
+    def answered(self, generation: Generation, code: int, seconds: float) -> None:
+        """Count one answer and its latency in seconds."""
+        series = self._series[generation.number]
+        series.codes[code].inc()
+        series.duration.observe(seconds)
+
+    def rejected(self, reason: str) -> None:
+        """Count one request that no generation answered."""
+        self._rejected.labels(*self._identity, reason).inc()
+
+    def phase_ended(self, phase: str, seconds: float) -> None:
+        """Record how long a candidate spent in a phase."""
+        self._phase.labels(*self._identity, phase).observe(seconds)
+
+    def disposed(self, generation: Generation) -> None:
+        """Start the clock of a disposed generation's series. Safe from any thread."""
+        self._disposed.append((self._clock(), generation))
+
+    def expire(self) -> None:
+        """Remove the series of generations disposed of more than five minutes ago."""
+        while self._disposed and self._clock() - self._disposed[0][0] >= SERIES_KEPT_SECONDS:
+            _, generation = self._disposed.popleft()
+            # A candidate that was never installed has none.
+            if self._series.pop(generation.number, None) is not None:
+                self._remove(generation)
+
+    def render(self) -> bytes:
+        """Return the Prometheus text exposition."""
+        return generate_latest(self.registry)
+
+    def _remove(self, generation: Generation) -> None:
+        labels = self._labels(generation)
+        for code in CODES:
+            self._requests.remove(*labels, str(code))
+        self._duration.remove(*labels)
+        self._info.remove(*labels, str(generation.number))
+
+    def _labels(self, generation: Generation) -> tuple[str, ...]:
+        return (*self._identity, generation.target.artifact_id, str(generation.revision))
+
+    def _counter(self, name: str, text: str, labels: list[str]) -> Counter:
+        return Counter(f"weightshift_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, labels: list[str]) -> Gauge:
+        return Gauge(f"weightshift_{name}", text, labels, registry=self.registry)

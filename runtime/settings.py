@@ -1,0 +1,65 @@
+"""Settings of one runtime process, read from `WEIGHTSHIFT_RUNTIME_*` variables.
+
+Durations are seconds, sizes bytes. Secrets are masked whenever the settings are printed.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from weightshift.contracts.base import Name
+from weightshift.contracts.identity import Cohort, Service
+
+
+class RuntimeSettings(BaseSettings):
+    """What one instance serves, where it listens, and its bounds.
+
+    `data_port` and `admin_port` 0 choose a free port. `start_wait` is how long a starting instance
+    waits for the registry before it serves its last trusted artifact unasked.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_RUNTIME_")
+
+    model: Name
+    environment: Name
+    cohort: Cohort
+    instance_id: Name
+    device: Literal["cpu", "cuda"] = "cpu"
+
+    data_host: str = "127.0.0.1"
+    data_port: int = Field(default=8080, ge=0, le=65535)
+    admin_host: str = "127.0.0.1"
+    admin_port: int = Field(default=8081, ge=0, le=65535)
+    admin_token: SecretStr = Field(min_length=8)
+
+    registry_url: str = "http://127.0.0.1:8070"
+    registry_token: SecretStr = SecretStr("")
+    registry_timeout: float = Field(default=5.0, gt=0)
+    watch_wait: float = Field(default=20.0, gt=0, le=30)
+    heartbeat: float = Field(default=1.0, gt=0)
+    start_wait: float = Field(default=2.0, gt=0)
+
+    cache_dir: Path = Path("/var/lib/weightshift/cache")
+    cache_keep: int = Field(default=3, ge=2)
+    max_artifact_bytes: int = Field(default=1 << 37, gt=0)
+    memory_margin: int = Field(default=256 << 20, ge=0)
+
+    max_queue: int = Field(default=256, gt=0)
+    max_batch: int = Field(default=16, gt=0)
+    max_body_bytes: int = Field(default=1 << 20, gt=0)
+    body_timeout: float = Field(default=5.0, gt=0)
+    answer_timeout: float = Field(default=30.0, gt=0)
+    retry_after: int = Field(default=1, gt=0)
+
+    propagation_seconds: float = Field(default=5.0, ge=0)
+    drain_deadline: float = Field(default=20.0, gt=0)
+
+    retry_initial: float = Field(default=0.25, gt=0)
+    retry_maximum: float = Field(default=15.0, gt=0)
+
+    @property
+    def service(self) -> Service:
+        """The model and environment this instance belongs to."""
+        return Service(model=self.model, environment=self.environment)

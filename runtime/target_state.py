@@ -1,0 +1,99 @@
+"""What an instance was told to serve, kept across restarts.
+
+Revisions only rise. The highest accepted one is written before it is acted on, so that neither a
+restart nor an old message can take an instance back; the last target that served is what it starts
+from while the registry is away. A disk that refuses the write is logged and never blocks a rollback.
+"""
+
+import logging
+import os
+import threading
+import uuid
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from weightshift.contracts.identity import Cohort, Service
+from weightshift.contracts.target import Target
+from weightshift.errors import RevisionConflict
+
+_logger = logging.getLogger(__name__)
+
+
+class _Saved(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    accepted: Target | None = None
+    trusted: Target | None = None
+
+
+class TargetState:
+    """The accepted and the trusted target of one instance's cohort. Blocking; safe from any thread."""
+
+    def __init__(self, *, directory: Path, service: Service, cohort: Cohort) -> None:
+        self._service = service
+        self._cohort = cohort
+        directory.mkdir(parents=True, exist_ok=True)
+        self._path = directory / f"{service.environment}~{service.model}~{cohort}.json"
+        self._lock = threading.Lock()
+        self._saved = self._read()
+
+    @property
+    def accepted(self) -> Target | None:
+        """The target with the highest revision seen so far."""
+        return self._saved.accepted
+
+    @property
+    def trusted(self) -> Target | None:
+        """The last target that was loaded, dry-run and installed here."""
+        return self._saved.trusted
+
+    def accept(self, target: Target) -> bool:
+        """Take a target; returns whether it is a new one.
+
+        Raises `RevisionConflict` for a lower revision, for another artifact under the same one, and
+        for a target of another service or cohort.
+        """
+        if (target.service, target.cohort) != (self._service, self._cohort):
+            raise RevisionConflict(
+                f"The target is for {target.service} {target.cohort}, not for this instance."
+            )
+        with self._lock:
+            accepted = self._saved.accepted
+            if accepted is not None and target.revision < accepted.revision:
+                raise RevisionConflict(
+                    f"Target revision {target.revision} is older than the accepted {accepted.revision}."
+                )
+            if accepted is not None and target.revision == accepted.revision:
+                if target.manifest_sha256 != accepted.manifest_sha256:
+                    raise RevisionConflict(f"Target revision {target.revision} names two artifacts.")
+                return False
+            self._save(_Saved(accepted=target, trusted=self._saved.trusted))
+            return True
+
+    def trust(self, target: Target) -> None:
+        """Remember a target that serves now."""
+        with self._lock:
+            self._save(_Saved(accepted=self._saved.accepted, trusted=target))
+
+    def _read(self) -> _Saved:
+        try:
+            return _Saved.model_validate_json(self._path.read_bytes())
+        except FileNotFoundError:
+            return _Saved()
+        except ValidationError:
+            # A damaged file must not keep the process from starting; the registry knows the target.
+            self._path.rename(self._path.with_suffix(f".{uuid.uuid4().hex}.damaged"))
+            return _Saved()
+
+    def _save(self, saved: _Saved) -> None:
+        self._saved = saved
+        temporary = self._path.with_suffix(f".{uuid.uuid4().hex}.new")
+        try:
+            with temporary.open("wb") as target:
+                target.write(saved.model_dump_json().encode())
+                target.flush()
+                os.fsync(target.fileno())
+            temporary.rename(self._path)
+        except OSError as error:
+            _logger.error("the accepted target could not be saved: %s", error.strerror)  # noqa: TRY400
