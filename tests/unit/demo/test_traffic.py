@@ -18,7 +18,8 @@ ANSWERS = {"v1": [[{"index": 2, "score": 1.5}]], "v2": [[{"index": 0, "score": -
 def reply(artifact: str = "v1", *, status: int = 200, answer: str | None = None, revision: int = 7) -> bytes:
     body = answer or json.dumps({"items": ANSWERS.get(artifact, [[]])[0]})
     return (
-        f"HTTP/1.1 {status} Said\r\nX-Weightshift-Artifact: {artifact}\r\nx-weightshift-revision: {revision}\r\n"
+        f"HTTP/1.1 {status} Said\r\nX-Weightshift-Artifact: {artifact}\r\n"
+        f"x-weightshift-revision: {revision}\r\n"
         f"content-length: {len(body)}\r\n\r\n{body}"
     ).encode()
 

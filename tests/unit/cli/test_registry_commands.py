@@ -1,0 +1,177 @@
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weightshift.contracts.evidence import AuditRow
+from weightshift.contracts.identity import Cohort, Service
+from weightshift.contracts.instance import (
+    CandidatePhase,
+    CandidateProgress,
+    InstanceError,
+    InstanceReport,
+    InstanceState,
+    LoadedGeneration,
+)
+from weightshift.contracts.manifest import ArtifactRecord, ArtifactState
+from weightshift.contracts.target import Target, Targets
+from weightshift.errors import Conflict, RegistryUnreachable, UnknownArtifact
+
+Run = Callable[..., Any]
+SERVICE = Service(model="ranker", environment="test")
+DIGEST = "ab" * 32
+RECORD = ArtifactRecord(
+    model="ranker",
+    artifact_id="v2",
+    manifest_uri="s3://bucket/manifest",
+    manifest_sha256=DIGEST,
+    feature_schema="ranker-v1",
+)
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    directory = tmp_path / "weights"
+    directory.mkdir()
+    (directory / "model.safetensors").write_bytes(b"weights")
+    return directory
+
+
+def push(run: Run, directory: Path, *more: str) -> Any:
+    return run(
+        "artifact",
+        "push",
+        str(directory),
+        *("--model", "ranker", "--id", "v2", "--feature-schema", "ranker-v1"),
+        *more,
+    )
+
+
+def test_push_stores_registers_and_says_what_is_next(run: Run, registry: Any, weights: Path) -> None:
+    registry.answers["register_artifact"] = lambda record: record
+    result = push(run, weights)
+    assert result.code == 0
+    assert "next: weightshift artifact approve ranker v2" in result.out
+    record = registry.calls[0][1]
+    assert (record.model, record.artifact_id, record.feature_schema) == ("ranker", "v2", "ranker-v1")
+    stored = [path.read_bytes() for path in (weights.parent / "store").rglob("*") if path.is_file()]
+    assert b"weights" in stored
+
+
+def test_push_prints_only_the_record_as_json(run: Run, registry: Any, weights: Path) -> None:
+    registry.answers["register_artifact"] = lambda record: record
+    assert json.loads(push(run, weights, "--json").out)["artifact_id"] == "v2"
+
+
+def test_push_refuses_an_unknown_format(run: Run, weights: Path) -> None:
+    result = push(run, weights, "--runtime", "pickle")
+    assert result.code == 2
+    assert "choose from pytorch-state-dict, safetensors" in result.err
+
+
+def test_artifacts_are_listed_and_shown(run: Run, registry: Any) -> None:
+    registry.answers |= {"artifacts": (RECORD,), "artifact": RECORD}
+    for arguments in (("list", "ranker"), ("show", "ranker", "v2")):
+        result = run("artifact", *arguments)
+        assert result.code == 0
+        assert "pending" in result.out
+        assert DIGEST in result.out
+    registry.answers["artifacts"] = ()
+    assert "no artifact is registered" in run("artifact", "list", "ranker").out
+
+
+def test_decisions_reach_the_registry(run: Run, registry: Any) -> None:
+    registry.answers["approve_artifact"] = RECORD.model_copy(update={"state": ArtifactState.READY})
+    assert "ranker v2 is ready" in run("artifact", "approve", "ranker", "v2").out
+    registry.answers["reject_artifact"] = RECORD.model_copy(update={"state": ArtifactState.REJECTED})
+    assert "is rejected" in run("artifact", "reject", "ranker", "v2", "--reason", "biased").out
+    assert ("reject_artifact", "ranker", "v2", "biased") in registry.calls
+
+
+def test_targets_are_shown_per_cohort(run: Run, registry: Any) -> None:
+    target = Target(
+        service=SERVICE,
+        cohort=Cohort.STABLE,
+        revision=7,
+        artifact_id="v2",
+        manifest_sha256=DIGEST,
+        feature_schema="ranker-v1",
+    )
+    registry.answers["targets"] = Targets(stable=target)
+    out = run("target", "show", "ranker", "-e", "test").out
+    assert "stable" in out
+    assert "canary" not in out
+    assert json.loads(run("target", "show", "ranker", "-e", "test", "--json").out)["stable"]["revision"] == 7
+
+
+def instance(**changes: Any) -> InstanceReport:
+    report = InstanceReport(instance_id="canary-0", boot_id="b", service=SERVICE, cohort=Cohort.CANARY)
+    return report.model_copy(update=changes)
+
+
+FAILED = CandidateProgress(
+    revision=8,
+    artifact_id="v3",
+    phase=CandidatePhase.FAILED,
+    error=InstanceError(
+        type="IncompatibleModel", message="wrong shape", phase=CandidatePhase.VERIFYING, permanent=True
+    ),
+)
+ACTUAL = LoadedGeneration(
+    revision=7, artifact_id="v2", manifest_sha256=DIGEST, feature_schema="ranker-v1", generation=1
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "lost", "texts"),
+    [
+        ({}, False, ["canary-0", "not ready"]),
+        ({"ready": True, "actual": ACTUAL}, False, [" ready ", "v2", "7"]),
+        ({"ready": True}, True, ["lost"]),
+        ({"ready": True, "draining": True}, False, ["draining"]),
+        ({"candidate": FAILED}, False, ["v3 failed: wrong shape"]),
+    ],
+)
+def test_instances_show_what_they_serve(
+    run: Run, registry: Any, changes: dict[str, Any], lost: bool, texts: list[str]
+) -> None:
+    state = InstanceState(report=instance(**changes), age_seconds=0.5, lost=lost)
+    registry.answers["instances"] = (state,)
+    result = run("instance", "list", "ranker", "-e", "test")
+    assert result.code == 0
+    for text in texts:
+        assert text in result.out
+
+
+def test_audit_rows_are_shown(run: Run, registry: Any) -> None:
+    registry.answers["audit"] = (
+        AuditRow(
+            sequence=3,
+            service=SERVICE,
+            operation_id="R1:1",
+            release_id="R1",
+            step="publish",
+            operator="ada",
+            summary="canary -> v2",
+            data={},
+            recorded_at=datetime(2026, 1, 2, tzinfo=UTC),
+            previous_hash="",
+            hash=DIGEST,
+        ),
+    )
+    result = run("audit", "show", "ranker", "-e", "test", "--release", "R1")
+    assert "canary -> v2" in result.out
+    assert registry.calls[0] == ("audit", SERVICE, "R1")
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"), [(UnknownArtifact(), 2), (Conflict(), 4), (RegistryUnreachable(), 5)]
+)
+def test_failures_end_with_their_exit_code(run: Run, registry: Any, failure: Exception, code: int) -> None:
+    registry.answers["artifact"] = failure
+    result = run("artifact", "show", "ranker", "v2")
+    assert (result.code, result.out) == (code, "")
+    assert result.err == f"error: {failure}\n"

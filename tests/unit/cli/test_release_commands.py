@@ -1,0 +1,155 @@
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weightshift.contracts.identity import Service
+from weightshift.contracts.release import Outcome, ReleasePhase, ReleaseRecord
+from weightshift.contracts.traffic import TrafficSplit
+from weightshift.contracts.verdict import GateResult, GateVerdict, StageOutcome, StageVerdict
+from weightshift.errors import ReleaseActive, TemporalUnreachable
+
+Run = Callable[..., Any]
+SERVICE = Service(model="ranker", environment="test")
+IN_TEST = ("ranker", "-e", "test")
+
+
+def test_start_asks_for_a_release_and_says_what_is_next(run: Run, releases: Any) -> None:
+    result = run(
+        "release",
+        "start",
+        "ranker",
+        "v2",
+        "-e",
+        "test",
+        "--operator",
+        "ada",
+        "--reason",
+        "new",
+        "--request-key",
+        "k1",
+    )
+    assert result.code == 0
+    assert "next: weightshift release watch ranker -e test" in result.out
+    ((_, request),) = releases.calls
+    assert (request.service, request.artifact_id, request.operator) == (SERVICE, "v2", "ada")
+    assert (request.reason, request.request_key) == ("new", "k1")
+    assert request.release_id in result.out
+
+
+def test_start_prints_the_release_id_as_json(run: Run, releases: Any) -> None:
+    result = run("release", "start", "ranker", "v2", "-e", "test", "--json")
+    ((_, request),) = releases.calls
+    assert json.loads(result.out) == {"release_id": request.release_id}
+
+
+def test_start_reads_a_plan(run: Run, releases: Any, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("stages: [50, 100]\nwindow: 2m\n")
+    assert run("release", "start", "ranker", "v2", "-e", "test", "--plan", str(plan)).code == 0
+    ((_, request),) = releases.calls
+    assert [stage.weight for stage in request.plan.stages] == [50, 100]
+    assert request.plan.window.total_seconds() == 120
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"), [(Outcome.PROMOTED, 0), (Outcome.ROLLED_BACK, 3), (Outcome.REFUSED, 3)]
+)
+@pytest.mark.parametrize("verb", [("watch", *IN_TEST), ("start", "ranker", "v2", "-e", "test", "--wait")])
+def test_following_ends_with_the_outcome(
+    run: Run, releases: Any, make_status: Any, outcome: Outcome, code: int, verb: tuple[str, ...]
+) -> None:
+    end = make_status(outcome=outcome, phase=ReleasePhase.DONE, reason="gate p99 breached")
+    releases.statuses = [make_status(), make_status(), end]
+    result = run("release", *verb)
+    assert result.code == code
+    assert result.out.count("admitted") == 1
+    assert f"test/ranker v2 {outcome}: gate p99 breached" in result.out
+
+
+def test_following_in_json_prints_the_last_status_only(run: Run, releases: Any, make_status: Any) -> None:
+    releases.statuses = [make_status(), make_status(outcome=Outcome.PROMOTED)]
+    result = run("release", "watch", *IN_TEST, "--json")
+    assert json.loads(result.out)["outcome"] == "promoted"
+
+
+def test_following_a_held_release_ends_with_what_to_do(run: Run, releases: Any, make_status: Any) -> None:
+    releases.statuses = [make_status(held=True, reason="12 of 200 samples")]
+    result = run("release", "watch", *IN_TEST)
+    assert result.code == 6
+    assert "12 of 200 samples (held)" in result.out
+    assert "next: weightshift release resume ranker -e test" in result.out
+
+
+def test_status_shows_split_verdict_and_the_way_back(run: Run, releases: Any, make_status: Any) -> None:
+    gate = GateResult(gate="p99 ratio 1.1", verdict=GateVerdict.INSUFFICIENT, detail="12 of 200")
+    verdict = StageVerdict(outcome=StageOutcome.INCONCLUSIVE, reason="too early", gates=(gate,))
+    releases.statuses = [make_status(split=TrafficSplit.with_canary(25), verdict=verdict)]
+    result = run("release", "status", *IN_TEST)
+    assert result.code == 0
+    for text in ("canary #####............... 25 %", "way back  instant", "p99 ratio 1.1: insufficient"):
+        assert text in result.out
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "promote"])
+def test_steering_asks_once_and_shows_the_state(run: Run, releases: Any, verb: str) -> None:
+    result = run("release", verb, *IN_TEST)
+    assert result.code == 0
+    assert releases.calls == [(verb, SERVICE)]
+    assert "test/ranker v2 observing" in result.out
+
+
+def test_rollback_shows_the_split_that_was_read_back(run: Run, releases: Any, make_status: Any) -> None:
+    releases.statuses = [make_status(split=TrafficSplit.with_canary(0), outcome=Outcome.ROLLED_BACK)]
+    result = run("release", "rollback", *IN_TEST, "--operator", "ada", "--reason", "wrong scores")
+    assert result.code == 0
+    assert "traffic 100/0" in result.out
+    ((_, _, request),) = releases.calls
+    assert (request.operator, request.reason) == ("ada", "wrong scores")
+
+
+def test_list_shows_what_is_recorded(run: Run, registry: Any) -> None:
+    record = ReleaseRecord(
+        release_id="R1",
+        service=SERVICE,
+        artifact_id="v2",
+        operator="ada",
+        epoch=1,
+        outcome=Outcome.PROMOTED,
+        started_at=datetime(2026, 1, 2, tzinfo=UTC),
+    )
+    registry.answers["releases"] = (record,)
+    result = run("release", "list", *IN_TEST)
+    assert result.code == 0
+    assert "promoted" in result.out
+    assert json.loads(run("release", "list", *IN_TEST, "--json").out)["releases"][0]["release_id"] == "R1"
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (ReleaseActive("release R0 by bob is active; wait for it."), 4),
+        (TemporalUnreachable(), 5),
+        (RuntimeError("a bug"), 1),
+    ],
+)
+def test_failures_are_one_message_and_an_exit_code(
+    run: Run, releases: Any, failure: Exception, code: int
+) -> None:
+    releases.failure = failure
+    result = run("release", "start", "ranker", "v2", "-e", "test")
+    assert result.code == code
+    assert str(failure) in result.err
+    assert "Traceback" not in result.err
+    result = run("release", "start", "ranker", "v2", "-e", "test", "--json")
+    assert json.loads(result.out)["error"]["type"] == type(failure).__name__
+
+
+def test_an_impossible_name_is_bad_input(run: Run, releases: Any) -> None:
+    result = run("release", "start", "ranker", "../v2", "-e", "test")
+    assert result.code == 2
+    assert "artifact_id: " in result.err
+    assert releases.calls == []

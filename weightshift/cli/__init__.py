@@ -1,0 +1,1 @@
+"""The `weightshift` command: parses and prints, nothing else."""

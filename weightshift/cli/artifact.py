@@ -1,0 +1,143 @@
+"""`weightshift artifact`: register weights and decide about them."""
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.console import RenderableType
+
+from weightshift.cli.context import Context
+from weightshift.cli.options import REASON, REGISTRY, STORE, Commands, Option, add_command, add_group
+from weightshift.cli.output import table
+from weightshift.contracts.manifest import ArtifactRecord, Precision, WeightFormat
+
+_PUSH_OPTIONS = (
+    Option(("--model",), "WEIGHTSHIFT_MODEL", "model the weights belong to", required=True),
+    Option(("--id",), "WEIGHTSHIFT_ARTIFACT", "name of the artifact, used only once", required=True),
+    Option(
+        ("--runtime",),
+        "WEIGHTSHIFT_FORMAT",
+        "serialisation of the weights",
+        default=WeightFormat.SAFETENSORS.value,
+        choices=[item.value for item in WeightFormat],
+    ),
+    Option(("--feature-schema",), "WEIGHTSHIFT_FEATURE_SCHEMA", "input the model expects", required=True),
+    Option(
+        ("--precision",),
+        "WEIGHTSHIFT_PRECISION",
+        "floating-point type of the weights",
+        default=Precision.FP32.value,
+        choices=[item.value for item in Precision],
+    ),
+    Option(("--architecture",), "WEIGHTSHIFT_ARCHITECTURE", "architecture in the serving code"),
+)
+
+
+def add_commands(groups: Commands) -> None:
+    """Declare the group."""
+    commands = add_group(groups, "artifact", "register weights and decide about them")
+    push_options = (*_PUSH_OPTIONS, *REGISTRY, *STORE)
+    add_command(
+        commands,
+        "push",
+        push,
+        "store a directory of weights as an artifact",
+        positionals=["directory"],
+        options=push_options,
+    )
+    add_command(
+        commands, "list", show_all, "list a model's artifacts", positionals=["model"], options=REGISTRY
+    )
+    one = ["model", "artifact"]
+    add_command(commands, "show", show, "show one artifact", positionals=one, options=REGISTRY)
+    add_command(
+        commands, "approve", approve, "let an artifact be released", positionals=one, options=REGISTRY
+    )
+    add_command(
+        commands,
+        "reject",
+        reject,
+        "forbid an artifact for ever",
+        positionals=one,
+        options=(REASON, *REGISTRY),
+    )
+
+
+async def push(context: Context) -> int:
+    """Hash, store and register a directory."""
+    arguments = context.arguments
+    record = await asyncio.to_thread(_store, context, Path(arguments.directory))
+    async with context.connections.registry(arguments) as registry:
+        record = await registry.register_artifact(record)
+    context.output.result(
+        record,
+        f"{record.model} {record.artifact_id} is stored and {record.state}",
+        f"next: weightshift artifact approve {record.model} {record.artifact_id}",
+    )
+    return 0
+
+
+def _store(context: Context, directory: Path) -> ArtifactRecord:
+    from weightshift.artifacts.build import build_manifest  # noqa: PLC0415 - only this command needs it
+    from weightshift.artifacts.push import push_artifact  # noqa: PLC0415
+
+    arguments = context.arguments
+    manifest = build_manifest(
+        directory,
+        model=arguments.model,
+        artifact_id=arguments.id,
+        runtime=WeightFormat(arguments.runtime),
+        feature_schema=arguments.feature_schema,
+        precision=Precision(arguments.precision),
+        architecture=arguments.architecture,
+    )
+    context.output.line(f"storing {len(manifest.files)} files, {manifest.total_bytes:,} bytes")
+    return push_artifact(context.connections.store(arguments), directory, manifest)
+
+
+async def show_all(context: Context) -> int:
+    """List a model's artifacts."""
+    async with context.connections.registry(context.arguments) as registry:
+        records = await registry.artifacts(context.arguments.model)
+    context.output.result({"artifacts": records}, _as_table(records))
+    return 0
+
+
+async def show(context: Context) -> int:
+    """Show one artifact."""
+    async with context.connections.registry(context.arguments) as registry:
+        record = await registry.artifact(context.arguments.model, context.arguments.artifact)
+    context.output.result(record, _as_table([record]))
+    return 0
+
+
+async def approve(context: Context) -> int:
+    """Let an artifact be released."""
+    async with context.connections.registry(context.arguments) as registry:
+        record = await registry.approve_artifact(context.arguments.model, context.arguments.artifact)
+    context.output.result(record, f"{record.model} {record.artifact_id} is {record.state}")
+    return 0
+
+
+async def reject(context: Context) -> int:
+    """Forbid an artifact for ever."""
+    arguments = context.arguments
+    async with context.connections.registry(arguments) as registry:
+        record = await registry.reject_artifact(arguments.model, arguments.artifact, arguments.reason)
+    context.output.result(record, f"{record.model} {record.artifact_id} is {record.state}")
+    return 0
+
+
+def _as_table(records: Iterable[ArtifactRecord]) -> RenderableType:
+    columns = ("ARTIFACT", "STATE", "FEATURE SCHEMA", "MANIFEST", "CREATED")
+    rows = [
+        (
+            record.artifact_id,
+            record.state,
+            record.feature_schema,
+            record.manifest_sha256,
+            record.created_at and record.created_at.isoformat(timespec="seconds"),
+        )
+        for record in records
+    ]
+    return table(columns, rows, empty="no artifact is registered")

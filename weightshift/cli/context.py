@@ -1,0 +1,62 @@
+"""What every command gets: its arguments, a place to print to, and connections on demand."""
+
+import argparse
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from weightshift.cli.output import Output
+from weightshift.contracts.identity import Service
+from weightshift.settings import RegistrySettings, StoreSettings, TemporalSettings
+
+if TYPE_CHECKING:
+    from weightshift.artifacts.base import ObjectStore
+    from weightshift.client import ReleaseClient
+    from weightshift.registry.client import RegistryClient
+
+
+class Connections:
+    """Opens what a command talks to.
+
+    Libraries are imported only when they are needed: no command waits for those of another.
+    """
+
+    def registry(self, arguments: argparse.Namespace) -> "RegistryClient":
+        """Return a client of the registry's HTTP service; an async context manager."""
+        from weightshift.registry.client import RegistryClient  # noqa: PLC0415
+
+        settings = RegistrySettings().model_copy(update=_given(url=arguments.registry_url))
+        return RegistryClient(
+            url=settings.url, token=settings.token.get_secret_value(), timeout=settings.timeout
+        )
+
+    async def releases(self, arguments: argparse.Namespace) -> "ReleaseClient":
+        """Connect to Temporal. Raises `TemporalUnreachable`."""
+        from weightshift.client import ReleaseClient  # noqa: PLC0415
+
+        given = _given(address=arguments.temporal_address, namespace=arguments.temporal_namespace)
+        return await ReleaseClient.connect(settings=TemporalSettings().model_copy(update=given))
+
+    def store(self, arguments: argparse.Namespace) -> "ObjectStore":
+        """Open the object store that artifacts are kept in."""
+        from weightshift.artifacts.open_store import open_store  # noqa: PLC0415
+
+        given = _given(url=arguments.store_url, endpoint=arguments.store_endpoint)
+        return open_store(StoreSettings().model_copy(update=given))
+
+
+def _given(**values: str | None) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Context:
+    """The surroundings of one command."""
+
+    arguments: argparse.Namespace
+    output: Output
+    connections: Connections
+
+    @property
+    def service(self) -> Service:
+        """The model and environment the command is about."""
+        return Service(model=self.arguments.model, environment=self.arguments.environment)

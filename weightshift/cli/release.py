@@ -1,0 +1,173 @@
+"""`weightshift release`: start a release, follow it, steer it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ulid import ULID
+
+from weightshift.cli.context import Context
+from weightshift.cli.options import (
+    ENVIRONMENT,
+    OPERATOR,
+    REASON,
+    REGISTRY,
+    TEMPORAL,
+    Commands,
+    Option,
+    add_command,
+    add_group,
+    operator_of,
+)
+from weightshift.cli.output import table
+from weightshift.cli.plan_file import read_plan
+from weightshift.cli.progress import ReleaseHeld, ReleaseProgress
+from weightshift.cli.release_view import (
+    EXIT_CODE_HELD,
+    EXIT_CODES,
+    describe,
+    headline,
+    next_step,
+    record_rows,
+)
+from weightshift.contracts.plan import Plan
+from weightshift.contracts.release import ReleaseRequest, ReleaseStatus, RollbackRequest
+
+if TYPE_CHECKING:
+    from weightshift.client import ReleaseClient
+
+_START_OPTIONS = (
+    Option(("--plan",), "WEIGHTSHIFT_PLAN", "YAML or JSON file; without one the default plan", parse=Path),
+    Option(("--wait",), "WEIGHTSHIFT_WAIT", "follow the release to its end", default=False, switch=True),
+    Option(("--request-key",), "WEIGHTSHIFT_REQUEST_KEY", "makes a repeated start attach to the first"),
+    OPERATOR,
+    REASON,
+)
+
+
+def add_commands(groups: Commands) -> None:
+    """Declare the group."""
+    commands = add_group(groups, "release", "start a release, follow it, steer it")
+    where = (ENVIRONMENT, *TEMPORAL)
+    add_command(
+        commands,
+        "start",
+        start,
+        "release an artifact",
+        positionals=["model", "artifact"],
+        options=(*_START_OPTIONS, *where),
+    )
+    for name, handler, summary in (
+        ("status", status, "show the newest release"),
+        ("watch", watch, "follow the active release to its end"),
+        ("pause", pause, "stay at the current stage"),
+        ("resume", resume, "go on after a pause"),
+        ("promote", promote, "skip the rest of the current window"),
+    ):
+        add_command(commands, name, handler, summary, positionals=["model"], options=where)
+    add_command(
+        commands,
+        "rollback",
+        rollback,
+        "take all traffic back now",
+        positionals=["model"],
+        options=(OPERATOR, REASON, *where),
+    )
+    add_command(
+        commands,
+        "list",
+        show_all,
+        "list a model's releases",
+        positionals=["model"],
+        options=(ENVIRONMENT, *REGISTRY),
+    )
+
+
+async def start(context: Context) -> int:
+    """Start a release, and follow it with `--wait`."""
+    arguments = context.arguments
+    request = ReleaseRequest(
+        release_id=str(ULID()),
+        service=context.service,
+        artifact_id=arguments.artifact,
+        plan=Plan() if arguments.plan is None else read_plan(arguments.plan),
+        operator=operator_of(context),
+        reason=arguments.reason,
+        request_key=arguments.request_key,
+    )
+    client = await context.connections.releases(arguments)
+    await client.start(request)
+    if arguments.wait:
+        return await _follow(context, client)
+    context.output.result(
+        {"release_id": request.release_id},
+        f"release {request.release_id} of {context.service} {request.artifact_id} started",
+        f"next: weightshift release watch {arguments.model} -e {arguments.environment}",
+    )
+    return 0
+
+
+async def _follow(context: Context, client: "ReleaseClient") -> int:
+    try:
+        with ReleaseProgress(context.output) as progress:
+            status = await client.wait(context.service, on_status=progress.show)
+    except ReleaseHeld as held:
+        context.output.result(held.status, f"{headline(held.status)} (held)", next_step(held.status))
+        return EXIT_CODE_HELD
+    context.output.result(status, headline(status))
+    return EXIT_CODES[status.outcome] if status.outcome is not None else 1
+
+
+async def status(context: Context) -> int:
+    """Show the newest release."""
+    client = await context.connections.releases(context.arguments)
+    found = await client.status(context.service)
+    context.output.result(found, describe(found))
+    return 0
+
+
+async def watch(context: Context) -> int:
+    """Follow the active release to its end."""
+    return await _follow(context, await context.connections.releases(context.arguments))
+
+
+async def pause(context: Context) -> int:
+    """Stay at the current stage."""
+    client = await context.connections.releases(context.arguments)
+    return _acknowledge(context, await client.pause(context.service))
+
+
+async def resume(context: Context) -> int:
+    """Go on after a pause."""
+    client = await context.connections.releases(context.arguments)
+    return _acknowledge(context, await client.resume(context.service))
+
+
+async def promote(context: Context) -> int:
+    """Skip the rest of the current window."""
+    client = await context.connections.releases(context.arguments)
+    return _acknowledge(context, await client.promote(context.service))
+
+
+def _acknowledge(context: Context, found: ReleaseStatus) -> int:
+    context.output.result(found, headline(found))
+    return 0
+
+
+async def rollback(context: Context) -> int:
+    """Take all traffic back; answers once the mesh has shown it."""
+    client = await context.connections.releases(context.arguments)
+    reason = context.arguments.reason or "rollback requested on the command line"
+    request = RollbackRequest(operator=operator_of(context), reason=reason)
+    found = await client.rollback(context.service, request)
+    context.output.result(found, f"traffic {found.split}: {headline(found)}")
+    return 0
+
+
+async def show_all(context: Context) -> int:
+    """List a model's releases, newest first."""
+    async with context.connections.registry(context.arguments) as registry:
+        records = await registry.releases(context.service)
+    columns = ("RELEASE", "ARTIFACT", "OUTCOME", "OPERATOR", "STARTED", "FINISHED", "REASON")
+    empty = f"no release of {context.service} is recorded"
+    context.output.result({"releases": records}, table(columns, record_rows(records), empty=empty))
+    return 0

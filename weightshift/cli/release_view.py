@@ -1,0 +1,99 @@
+"""How a release looks to people. Pure: status in, text out."""
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from weightshift.contracts.release import Outcome, ReleaseRecord, ReleaseStatus, Step
+
+EXIT_CODES = {Outcome.PROMOTED: 0, Outcome.ROLLED_BACK: 3, Outcome.REFUSED: 3}
+EXIT_CODE_HELD = 6
+_COLOURS = {Outcome.PROMOTED: "green", Outcome.ROLLED_BACK: "yellow", Outcome.REFUSED: "red"}
+_RECENT_STEPS = 12
+
+
+class StepLog:
+    """Remembers which steps of a release were shown."""
+
+    def __init__(self) -> None:
+        self._shown: set[Step] = set()
+
+    def new_lines(self, status: ReleaseStatus) -> list[str]:
+        """Return a line for each step that no earlier status had."""
+        steps = [step for step in status.steps if step not in self._shown]
+        self._shown.update(steps)
+        return [step_line(step) for step in steps]
+
+
+def step_line(step: Step) -> str:
+    """Return one line of the story, with the local time."""
+    return f"{step.at.astimezone():%H:%M:%S}  {step.text}"
+
+
+def headline(status: ReleaseStatus) -> str:
+    """Return the release in one line."""
+    state = status.outcome or status.phase
+    reason = f": {status.reason}" if status.reason else ""
+    return f"{status.service} {status.artifact_id} {state}{reason}"
+
+
+def describe(status: ReleaseStatus) -> RenderableType:
+    """Return everything a status says, for a terminal."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold")
+    facts.add_column()
+    for name, value in _facts(status):
+        facts.add_row(name, value)
+    steps = [Text(step_line(step), style="dim") for step in status.steps[-_RECENT_STEPS:]]
+    return Group(facts, *steps)
+
+
+def _facts(status: ReleaseStatus) -> list[tuple[str, Text]]:
+    stage = f" {status.stage_weight} %" if status.stage_weight is not None else ""
+    facts = [
+        ("release", Text(f"{status.release_id}  {status.service}  {status.artifact_id}")),
+        ("phase", Text(f"{status.phase}{stage}{', held' if status.held else ''}")),
+        ("traffic", Text("not read yet" if status.split is None else _split_bar(status))),
+        ("way back", Text(status.way_back)),
+    ]
+    if status.verdict is not None:
+        facts.append(("verdict", Text(f"{status.verdict.outcome}: {status.verdict.reason}")))
+        facts += [
+            ("", Text(f"{gate.gate}: {gate.verdict} {gate.detail}", style="dim"))
+            for gate in status.verdict.gates
+        ]
+    if status.outcome is not None:
+        facts.append(("outcome", Text(headline(status), style=_COLOURS[status.outcome])))
+    elif status.reason:
+        facts.append(("reason", Text(status.reason)))
+    return facts
+
+
+def _split_bar(status: ReleaseStatus) -> str:
+    canary = 0 if status.split is None else status.split.canary
+    filled = round(canary / 5)
+    return f"canary {'#' * filled}{'.' * (20 - filled)} {canary} %"
+
+
+def next_step(status: ReleaseStatus) -> str:
+    """Say what a person can do about a held release."""
+    where = f"{status.service.model} -e {status.service.environment}"
+    return f"next: weightshift release resume {where}, or promote, or rollback"
+
+
+def record_rows(records: Sequence[ReleaseRecord]) -> list[tuple[object, ...]]:
+    """Return a table row for each recorded release."""
+    return [
+        (
+            record.release_id,
+            record.artifact_id,
+            record.outcome or "active",
+            record.operator,
+            record.started_at.isoformat(timespec="seconds"),
+            record.finished_at and record.finished_at.isoformat(timespec="seconds"),
+            record.reason,
+        )
+        for record in records
+    ]
