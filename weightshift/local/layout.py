@@ -1,13 +1,13 @@
 """Which processes a local stack consists of, on which ports, and in which order they start. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from weightshift.contracts.identity import Cohort
 from weightshift.local import s3, temporal
 from weightshift.local.addresses import Addresses
-from weightshift.local.ports import HOST, free_ports
+from weightshift.local.ports import HOST
 from weightshift.local.services import Instance
 
 _PORTS_BESIDE_INSTANCES = 7 + temporal.PORTS + s3.PORTS
@@ -70,10 +70,8 @@ class Layout:
         )
 
 
-def choose_layout(
-    instances_per_cohort: int, *, choose: Callable[[int], tuple[int, ...]] = free_ports
-) -> Layout:
-    """Give every process of a stack its ports."""
+def choose_layout(instances_per_cohort: int, choose: Callable[[int], Sequence[int]]) -> Layout:
+    """Give every process of a stack its ports, from as many as `choose` is asked for."""
     members = [(cohort, number) for cohort in Cohort for number in range(instances_per_cohort)]
     ports = iter(choose(_PORTS_BESIDE_INSTANCES + 2 * len(members)))
     return Layout(

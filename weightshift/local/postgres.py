@@ -6,7 +6,7 @@ import shutil
 import signal
 import stat
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import asyncpg
 from weightshift.errors import LocalStackError
 from weightshift.local.binaries import postgres_binary
 from weightshift.local.files import secret, write_private
+from weightshift.local.identity import identity_of
 from weightshift.local.ports import HOST, free_ports
 from weightshift.local.processes import ManagedProcess, ProcessSpec, account, running
 
@@ -73,6 +74,7 @@ async def prepare_postgres(directory: Path) -> None:
         cluster.mkdir(parents=True, mode=0o700)
     _make_reachable(cluster, postgres_binary("postgres"))
     if exists:
+        _remove_stale_lock(cluster)
         return
     write_private(password, _passwords(directory)[0])
     if user is not None:
@@ -140,6 +142,14 @@ async def _accepts_connections(directory: Path, port: int) -> bool:
         return False
     await connection.close()
     return True
+
+
+def _remove_stale_lock(cluster: Path) -> None:
+    """Remove the lock of a server that was killed: a process that nobody has reaped looks alive to it."""
+    lock = cluster / "postmaster.pid"
+    with suppress(FileNotFoundError, ValueError):
+        if identity_of(int(lock.read_text().splitlines()[0])) is None:
+            lock.unlink()
 
 
 def _make_reachable(*paths: Path) -> None:

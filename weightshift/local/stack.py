@@ -10,7 +10,8 @@ from weightshift.contracts.identity import Cohort, Service
 from weightshift.errors import InvalidInput, LocalStackError, WeightshiftError
 from weightshift.local.addresses import Addresses
 from weightshift.local.envoy import envoy_address, envoy_spec, mesh_agent_spec
-from weightshift.local.layout import STATEFUL, choose_layout
+from weightshift.local.layout import STATEFUL, Layout, choose_layout
+from weightshift.local.ports import remembered_ports
 from weightshift.local.postgres import create_database, postgres_address, postgres_spec, prepare_postgres
 from weightshift.local.processes import ManagedProcess, PortTaken, ProcessSpec
 from weightshift.local.prometheus import ScrapeTarget, prometheus_spec
@@ -43,7 +44,7 @@ class LocalStack:
         self.directory = directory.resolve()
         self.service = service
         self._instances_per_cohort = instances_per_cohort
-        self._layout = choose_layout(instances_per_cohort)
+        self._layout = self._choose_layout()
         self._processes: dict[str, ManagedProcess] = {}
 
     async def __aenter__(self) -> Self:
@@ -90,7 +91,7 @@ class LocalStack:
                 await self.down()
                 if attempt == _ATTEMPTS:
                     raise
-                self._layout = choose_layout(self._instances_per_cohort)
+                self._layout = self._choose_layout()
             except BaseException:
                 await self.down()
                 raise
@@ -125,6 +126,11 @@ class LocalStack:
     def pid(self, name: str) -> int | None:
         """Return a process's id; None while it does not run."""
         return self._process(name).pid
+
+    def _choose_layout(self) -> Layout:
+        return choose_layout(
+            self._instances_per_cohort, partial(remembered_ports, self.directory / "ports.json")
+        )
 
     def _process(self, name: str) -> ManagedProcess:
         if name not in self._processes:
