@@ -20,7 +20,7 @@ from weightshift.contracts.manifest import Precision
 from weightshift.errors import DryRunFailed, IncompatibleModel, InvalidInput
 
 _ENTRY_POINT_GROUP = "weightshift.architectures"
-_HIGHEST_FEATURE = 1e30
+_MOST_DEVIATIONS = 1e6
 _Document = TypeVar("_Document", bound=BaseModel)
 
 
@@ -186,9 +186,11 @@ class Ranker:
         count = len(candidates)
         rows = np.empty((count, self.features), dtype=np.float32)
         flat = chain.from_iterable(candidates)
-        rows[:, : self.candidate_features] = _finite_rows("candidates", flat, count)
-        rows[:, self.candidate_features :] = _finite_rows("context", request["context"], 1)
-        return (torch.from_numpy(rows) - resources.mean) / resources.std
+        rows[:, : self.candidate_features] = _as_rows("candidates", flat, count)
+        rows[:, self.candidate_features :] = _as_rows("context", request["context"], 1)
+        normalised = (torch.from_numpy(rows) - resources.mean) / resources.std
+        _check_range(normalised)
+        return normalised
 
     def forward(self, model: nn.Module, batch: Tensor) -> Tensor:
         """Score `[rows, 88]` as `[rows]`."""
@@ -248,11 +250,24 @@ def _checked_numbers(field: str, values: object, length: int) -> None:
         raise InvalidInput(f"{field} must be a list of {length} numbers.")
 
 
-def _finite_rows(field: str, values: Iterable[float], rows: int) -> np.ndarray[Any, Any]:
-    flat = np.fromiter(values, dtype=np.float64)
-    if not (np.abs(flat) <= _HIGHEST_FEATURE).all():
-        raise InvalidInput(f"{field} holds a number that is not finite or beyond {_HIGHEST_FEATURE:g}.")
-    return flat.reshape(rows, -1)
+def _as_rows(field: str, values: Iterable[float], rows: int) -> np.ndarray[Any, Any]:
+    try:
+        # What overflows becomes infinite and is refused by its range.
+        with np.errstate(over="ignore"):
+            return np.fromiter(values, dtype=np.float32).reshape(rows, -1)
+    except OverflowError:
+        raise InvalidInput(f"{field} holds a number that is too large.") from None
+
+
+def _check_range(rows: Tensor) -> None:
+    """Refuse what could make the network overflow, so that a bad input never looks like a bad model."""
+    if bool(rows.abs().max() <= _MOST_DEVIATIONS):
+        return
+    context = rows[:, Ranker.candidate_features :]
+    field = "candidates" if bool(context.abs().max() <= _MOST_DEVIATIONS) else "context"
+    raise InvalidInput(
+        f"{field} holds a number that is not finite or more than {_MOST_DEVIATIONS:g} deviations off the mean."
+    )
 
 
 def _sample(rows: Tensor, *, top: int) -> Sample:
