@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import signal
-import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from weightshift.local.binaries import postgres_binary
 from weightshift.local.files import secret, write_private
 from weightshift.local.identity import identity_of
 from weightshift.local.ports import HOST, free_ports
-from weightshift.local.processes import ManagedProcess, ProcessSpec, account, running
+from weightshift.local.processes import ManagedProcess, ProcessSpec, guarded, running
 
 DATABASE = "weightshift"
 OWNER_ROLE = "weightshift_owner"
@@ -67,15 +66,12 @@ def postgres_spec(directory: Path, port: int) -> ProcessSpec:
 
 async def prepare_postgres(directory: Path) -> None:
     """Make the cluster, unless there is one. Raises `LocalStackError` when `initdb` fails."""
-    cluster, password, user = directory / "postgres", directory / "postgres-password", _user()
-    exists = (cluster / "PG_VERSION").exists()
-    if not exists:
-        shutil.rmtree(cluster, ignore_errors=True)
-        cluster.mkdir(parents=True, mode=0o700)
-    _make_reachable(cluster, postgres_binary("postgres"))
-    if exists:
-        _remove_stale_lock(cluster)
+    cluster, password, user = directory / "postgres.new", directory / "postgres-password", _user()
+    if (directory / "postgres").exists():
+        _remove_stale_lock(directory / "postgres")
         return
+    shutil.rmtree(cluster, ignore_errors=True)
+    cluster.mkdir(parents=True, mode=0o700)
     write_private(password, _passwords(directory)[0])
     if user is not None:
         for path in (cluster, password):
@@ -84,6 +80,8 @@ async def prepare_postgres(directory: Path) -> None:
         await _initdb(cluster, password, user)
     finally:
         password.unlink()
+    # Only a complete cluster gets the name that says so.
+    cluster.rename(directory / "postgres")
 
 
 async def create_database(directory: Path, port: int) -> None:
@@ -111,15 +109,16 @@ async def postgres_server(directory: Path) -> AsyncIterator[PostgresAddress]:
 
 
 async def _initdb(cluster: Path, password: Path, user: str | None) -> None:
+    command = (
+        *(str(postgres_binary("initdb")), "-D", str(cluster), "-U", OWNER_ROLE),
+        *("--auth=scram-sha-256", f"--pwfile={password}", "--encoding=UTF8", "--locale=C", "--no-sync"),
+    )
     process = await asyncio.create_subprocess_exec(
-        str(postgres_binary("initdb")),
-        *("-D", str(cluster), "-U", OWNER_ROLE, "--auth=scram-sha-256", f"--pwfile={password}"),
-        *("--encoding=UTF8", "--locale=C", "--no-sync"),
+        *guarded(command, run_as=user),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         cwd=cluster,
-        **account(user),
     )
     try:
         async with asyncio.timeout(_INITDB_TIMEOUT):
@@ -150,17 +149,6 @@ def _remove_stale_lock(cluster: Path) -> None:
     with suppress(FileNotFoundError, ValueError):
         if identity_of(int(lock.read_text().splitlines()[0])) is None:
             lock.unlink()
-
-
-def _make_reachable(*paths: Path) -> None:
-    """Let the unprivileged account pass through the directories above `paths`, not list them."""
-    if _user() is None:
-        return
-    for path in paths:
-        for parent in path.resolve().parents:
-            mode = parent.stat().st_mode
-            if not mode & stat.S_IXOTH:
-                parent.chmod(mode | stat.S_IXOTH)
 
 
 def _user() -> str | None:

@@ -7,11 +7,11 @@ import shutil
 import signal
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from weightshift.errors import LocalStackError
 from weightshift.local.ports import HOST
@@ -19,6 +19,7 @@ from weightshift.local.ports import HOST
 POLL_INTERVAL = 0.02
 _PROBE_TIMEOUT = 1.0
 _TAIL_LINES = 20
+_DAC_READ_SEARCH = 1 << 2
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONDONTWRITEBYTECODE", "LD_LIBRARY_PATH")
 _PORT_TAKEN = ("address already in use", "address in use", "errno 98")
 
@@ -67,14 +68,13 @@ class ManagedProcess:
             raise LocalStackError(f"{self._spec.name} runs already; stop it before starting it")
         with self._open_log() as log:
             self._process = await asyncio.create_subprocess_exec(
-                *_guarded(self._spec),
+                *guarded(self._spec.command, run_as=self._spec.run_as),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=asyncio.subprocess.STDOUT,
                 env=_environment(self._spec),
                 cwd=self._directory,
                 start_new_session=True,
-                **account(self._spec.run_as),
             )
         try:
             await self.wait_ready()
@@ -149,12 +149,29 @@ async def running(process: ManagedProcess) -> AsyncIterator[ManagedProcess]:
         await process.stop()
 
 
-def account(user: str | None) -> dict[str, Any]:
-    """Return the arguments that make a subprocess run as `user`; none for the current one."""
-    if user is None:
-        return {}
-    entry = pwd.getpwnam(user)
-    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": ()}
+def guarded(command: Sequence[str], *, run_as: str | None = None) -> tuple[str, ...]:
+    """Return the command that runs another one so that the kernel ends it with the calling thread.
+
+    With `run_as`, as another user who may still pass through every directory on the way to its files.
+    """
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        raise LocalStackError("setpriv is not installed; install util-linux, the local stack needs Linux")
+    user: tuple[str, ...] = ()
+    if run_as is not None:
+        passage = f"+{_passage()}"
+        user = ("--reuid", run_as, "--regid", str(pwd.getpwnam(run_as).pw_gid), "--clear-groups")
+        user = (*user, "--inh-caps", passage, "--ambient-caps", passage)
+    return (setpriv, *user, "--pdeathsig", "KILL", "--", *command)
+
+
+def _passage() -> str:
+    """Return the smallest capability at hand that opens directories; containers often lack the smaller."""
+    (line,) = (
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff")
+    )
+    may_read = int(line.split()[1], 16) & _DAC_READ_SEARCH
+    return "dac_read_search" if may_read else "dac_override"
 
 
 def python_module(module: str) -> tuple[str, ...]:
@@ -192,10 +209,3 @@ def _environment(spec: ProcessSpec) -> dict[str, str]:
     """Pass on only what a server needs: no stray credentials, no proxies between loopback addresses."""
     inherited = {key: os.environ[key] for key in _INHERITED if key in os.environ}
     return {**inherited, **spec.environment}
-
-
-def _guarded(spec: ProcessSpec) -> tuple[str, ...]:
-    setpriv = shutil.which("setpriv")
-    if setpriv is None:
-        raise LocalStackError("setpriv is not installed; install util-linux, the local stack needs Linux")
-    return (setpriv, "--pdeathsig", "KILL", "--", *spec.command)
