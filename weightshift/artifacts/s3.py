@@ -112,9 +112,9 @@ class S3ObjectStore:
                 if _code(error) in {"416", "InvalidRange"}:
                     return
                 raise
-            if answer.get("ContentEncoding") not in (None, "", "identity", "aws-chunked"):
-                raise UnsafeArtifact(f"{key} is stored with a content encoding; push it again as it is.")
             with closing(answer["Body"]) as body:
+                if answer.get("ContentEncoding") not in (None, "", "identity", "aws-chunked"):
+                    raise UnsafeArtifact(f"{key} is stored with a content encoding; push it again as it is.")
                 yield from body.iter_chunks(chunk_bytes)
 
     def _key(self, key: str) -> str:
@@ -173,10 +173,10 @@ class S3ObjectStore:
 
 def _read_exactly(file: FileIO, count: int) -> bytes:
     """Read `count` bytes, or all that are left; one unbuffered read may return fewer."""
-    content = bytearray()
+    content = file.read(count)
     while len(content) < count and (chunk := file.read(count - len(content))):
         content += chunk
-    return bytes(content)
+    return content
 
 
 def _check(key: str, actual: str, expected: str | None) -> None:
