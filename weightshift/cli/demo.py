@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.status import Status
 
 from weightshift.cli.context import Context
+from weightshift.cli.local import overview
 from weightshift.cli.options import DIRECTORY, Commands, Option, add_command
 from weightshift.cli.output import Output
 from weightshift.cli.release_view import StepLog
@@ -43,7 +44,8 @@ def add_commands(groups: Commands) -> None:
 
 async def demo(context: Context) -> int:
     """Run the demonstration; 0 only if nothing was lost and every release ended as announced."""
-    from weightshift.local.demo import run_demo  # noqa: PLC0415 - heavy, and only this command needs it
+    from weightshift.local import control  # noqa: PLC0415 - heavy, and only this command needs it
+    from weightshift.local.demo import run_demo  # noqa: PLC0415
     from weightshift.local.demo_report import report_table  # noqa: PLC0415
 
     arguments, output = context.arguments, context.output
@@ -59,10 +61,9 @@ async def demo(context: Context) -> int:
     output.console.print(report_table(figures))
     output.line(figures.line())
     if arguments.keep:
-        output.line(
-            f"the stack stays up; see `weightshift local status --dir {directory}` for its addresses,"
-        )
-        output.line(f"and end it with `weightshift local down --dir {directory}`")
+        output.console.print(overview(control.status(directory)))
+        output.line(f"look around with `weightshift release list ranker -e local --dir {directory}`")
+        output.line(f"end the stack with `weightshift local down --dir {directory}`")
     return 0 if figures.ok else 1
 
 

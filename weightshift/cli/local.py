@@ -26,7 +26,7 @@ async def up(context: Context) -> int:
 
     context.output.line("starting the local stack")
     state = await control.up(context.arguments.dir)
-    context.output.result(state, "the local stack is up", _overview(state))
+    context.output.result(state, "the local stack is up", overview(state))
     return 0
 
 
@@ -44,11 +44,11 @@ async def status(context: Context) -> int:
     from weightshift.local import control  # noqa: PLC0415
 
     state = control.status(context.arguments.dir)
-    context.output.result(state, _overview(state))
+    context.output.result(state, overview(state))
     return 0
 
 
-def _overview(state: "StackStatus") -> RenderableType:
+def overview(state: "StackStatus") -> RenderableType:
     """Return every process and address of a stack."""
     if state.addresses is None:
         return f"no local stack runs in {state.directory}"

@@ -104,10 +104,11 @@ class DemoReleases:
         signalled = time.perf_counter()
         request = RollbackRequest(operator=OPERATOR, reason="signalled by the demo")
         await self._client.signal_rollback(self._service, request)
-        async with asyncio.timeout(_SETTLE_SECONDS):
+        state = await self._mesh.read(self._service)
+        while state.split.canary > 0:
+            if time.perf_counter() - signalled > _SETTLE_SECONDS:
+                raise LocalStackError(f"rollback: traffic still {state.split} after {_SETTLE_SECONDS:g} s.")
             state = await self._mesh.read(self._service)
-            while state.split.canary > 0:
-                state = await self._mesh.read(self._service)
         return (time.perf_counter() - signalled) * 1000
 
     async def _start(self, artifact_id: str) -> None:
