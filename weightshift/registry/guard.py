@@ -79,6 +79,7 @@ class Guard:
         except WeightshiftError as error:
             if started:
                 raise
+            _log_refusal(scope, error)
             await _send_error(send, error)
         except Exception:
             if started:
@@ -109,6 +110,16 @@ def _bounded(scope: Scope, receive: Receive) -> Receive:
         return message
 
     return bounded_receive
+
+
+def _log_refusal(scope: Scope, error: WeightshiftError) -> None:
+    """Note who tried what; the path is quoted, because it is whatever the client sent."""
+    if isinstance(error, InvalidInput):
+        grant: Grant | None = scope.get("state", {}).get("grant")
+        subject = grant.subject if grant else "nobody"
+        _logger.warning(
+            "Refused %s %r of %s: %s", scope["method"], scope["path"], subject, type(error).__name__
+        )
 
 
 async def _send_error(send: Send, error: WeightshiftError) -> None:

@@ -18,6 +18,7 @@ from weightshift.registry.sql import QUERIES
 from weightshift.registry.watch import TargetBell
 
 HEARTBEAT_CHANNEL = "weightshift_heartbeat"
+APPLICATION_NAME = "weightshift-listener"
 SHORTEST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 
@@ -33,7 +34,7 @@ class TargetListener:
 
     def __init__(self, *, dsn: str, bell: TargetBell, heartbeat: float, timeout: float) -> None:
         self._dsn = dsn
-        self._bell = bell
+        self.bell = bell
         self._heartbeat = heartbeat
         self._timeout = timeout
         self._own_name = secrets.token_hex(16)
@@ -57,7 +58,12 @@ class TargetListener:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[LoneConnection]:
-        connection = await asyncpg.connect(self._dsn, timeout=self._timeout, command_timeout=self._timeout)
+        connection = await asyncpg.connect(
+            self._dsn,
+            timeout=self._timeout,
+            command_timeout=self._timeout,
+            server_settings={"application_name": APPLICATION_NAME},
+        )
         try:
             yield connection
         finally:
@@ -74,17 +80,17 @@ class TargetListener:
                 await self._echoed.wait()
             if not self.listening.is_set():
                 self.listening.set()
-                self._bell.ring_all()
+                self.bell.ring_all()
             await asyncio.sleep(self._heartbeat)
 
     def _on_target(
         self, _: "LoneConnection | PoolConnectionProxy", __: int, ___: str, payload: object
     ) -> None:
         try:
-            self._bell.ring(Service.model_validate_json(str(payload)))
+            self.bell.ring(Service.model_validate_json(str(payload)))
         except ValidationError:
             # Anybody who can log in can notify; an unreadable payload still means that something changed.
-            self._bell.ring_all()
+            self.bell.ring_all()
 
     def _on_heartbeat(
         self, _: "LoneConnection | PoolConnectionProxy", __: int, ___: str, payload: object
