@@ -3,7 +3,7 @@
 Imports no adapter, so that workflow code can use it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Generic, TypeVar
 
@@ -60,7 +60,7 @@ class Call(Generic[Argument, Answer]):
 
     name: str
     answer: type[Answer]
-    retry: RetryPolicy = _PATIENT
+    retry: RetryPolicy = field(default_factory=lambda: _PATIENT)
     longest_attempt: timedelta = _SHORT
     give_up_after: timedelta | None = timedelta(minutes=5)
     heartbeat: timedelta | None = None

@@ -1,0 +1,261 @@
+"""The real workflow and activities over in-memory twins of our seams."""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Worker
+
+from activities.evidence import EvidenceActivities
+from activities.fleet import FleetActivities
+from activities.mesh import MeshActivities
+from activities.options import mesh_queue
+from activities.registry import RegistryActivities
+from weightshift.client import ReleaseClient, workflow_id
+from weightshift.contracts.commands import Observation, Observed
+from weightshift.contracts.identity import Cohort, Fence, Service
+from weightshift.contracts.instance import (
+    CandidatePhase,
+    CandidateProgress,
+    InstanceError,
+    InstanceReport,
+    LoadedGeneration,
+)
+from weightshift.contracts.manifest import ArtifactRecord
+from weightshift.contracts.plan import Gate, Metric, Plan, Stage
+from weightshift.contracts.release import ReleaseRequest, ReleaseResult
+from weightshift.contracts.target import Target
+from weightshift.contracts.traffic import MeshState, TrafficSplit
+from weightshift.contracts.verdict import StageOutcome, StageVerdict
+from weightshift.mesh.memory import MemoryMesh
+from weightshift.registry.memory import MemoryRegistry
+from workflows.release import ReleaseWorkflow
+
+ATTRIBUTES = ("ReleaseModel", "ReleaseEnvironment", "ReleaseArtifact", "ReleaseStage", "ReleaseVerdict")
+LOST_AFTER = timedelta(seconds=60)
+FAST_PLAN = Plan(
+    stages=tuple(Stage(weight=weight) for weight in (5, 25, 50, 100)),
+    window=timedelta(minutes=10),
+    max_window=timedelta(hours=1),
+    retain=timedelta(minutes=30),
+    gates=(Gate(metric=Metric.ERROR_RATE, maximum=0.03),),
+)
+
+
+UNJUDGED_PLAN = FAST_PLAN.model_copy(update={"window": timedelta(), "max_window": timedelta()})
+"""Stages without windows, so that nothing but the parachute takes time."""
+
+
+class SimulatedFleet:
+    """Instances that follow their cohort's target at once, unless told how to misbehave."""
+
+    def __init__(self, registry: MemoryRegistry, service: Service) -> None:
+        self._registry = registry
+        self._service = service
+        self._instances = [(cohort, f"{cohort}-{i}") for cohort in Cohort for i in range(2)]
+        self.unfit: set[str] = set()
+        self.stuck: set[str] = set()
+        self.served: list[tuple[str, int, str]] = []
+
+    async def run(self) -> None:
+        """Report for ever."""
+        while True:
+            await self.follow()
+            await asyncio.sleep(0.005)
+
+    async def follow(self) -> None:
+        """Let every instance take one look at its target."""
+        if not self._registry.available:
+            return
+        targets = await self._registry.targets(self._service)
+        for cohort, instance_id in self._instances:
+            await self._registry.report(self._report(cohort, instance_id, targets.of(cohort)))
+
+    def _report(self, cohort: Cohort, instance_id: str, target: Target | None) -> InstanceReport:
+        base = InstanceReport(
+            instance_id=instance_id, boot_id="1", service=self._service, cohort=cohort, ready=True
+        )
+        if target is None:
+            return base.model_copy(update={"ready": False})
+        if target.artifact_id in self.unfit:
+            return base.model_copy(update={"candidate": _unfit(target)})
+        if target.artifact_id in self.stuck:
+            return base.model_copy(update={"candidate": _candidate(target, CandidatePhase.LOADING)})
+        served = (instance_id, target.revision, target.artifact_id)
+        if served not in self.served:
+            self.served.append(served)
+        actual = LoadedGeneration(
+            revision=target.revision,
+            artifact_id=target.artifact_id,
+            manifest_sha256=target.manifest_sha256,
+            feature_schema=target.feature_schema,
+            generation=target.revision,
+        )
+        candidate = _candidate(target, CandidatePhase.INSTALLED)
+        return base.model_copy(update={"actual": actual, "candidate": candidate})
+
+
+def _candidate(target: Target, phase: CandidatePhase) -> CandidateProgress:
+    return CandidateProgress(
+        revision=target.revision,
+        artifact_id=target.artifact_id,
+        phase=phase,
+        phase_seconds={"downloading": 0.5, "loading": 0.25},
+    )
+
+
+def _unfit(target: Target) -> CandidateProgress:
+    error = InstanceError(
+        type="IncompatibleModel",
+        message="layers.0.weight has shape [64, 82], the architecture needs [64, 88]",
+        phase=CandidatePhase.VERIFYING,
+        permanent=True,
+    )
+    return _candidate(target, CandidatePhase.FAILED).model_copy(update={"error": error})
+
+
+class ScriptedObservations:
+    """Stands in for the judgement of metrics: healthy, unless a weight is told otherwise."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[int, list[StageOutcome]] = {}
+        self.asked: list[Observation] = []
+        self.blocked: set[int] = set()
+        self.reached = asyncio.Condition()
+
+    @activity.defn(name="metrics.observe")
+    async def observe(self, observation: Observation) -> Observed:
+        """Answer by the script; a blocked weight is judged for ever."""
+        weight = observation.stage.weight
+        async with self.reached:
+            self.asked.append(observation)
+            self.reached.notify_all()
+        while weight in self.blocked:
+            activity.heartbeat()
+            await asyncio.sleep(0.01)
+        script = self.outcomes.get(weight, [])
+        outcome = script.pop(0) if script else StageOutcome.HEALTHY
+        return Observed(verdict=StageVerdict(outcome=outcome, reason=f"scripted {outcome}"))
+
+
+class CountingMesh(MemoryMesh):
+    """Counts the attempts, also those that fail."""
+
+    attempts = 0
+
+    async def write(self, service: Service, split: TrafficSplit, fence: Fence) -> MeshState:
+        self.attempts += 1
+        return await super().write(service, split, fence)
+
+
+class Harness:
+    """One service with its registry, mesh, fleet and worker."""
+
+    def __init__(self, environment: WorkflowEnvironment) -> None:
+        self.environment = environment
+        self.service = Service(model="ranker", environment=f"test-{uuid.uuid4().hex[:8]}")
+        self.queue = f"queue-{uuid.uuid4().hex}"
+        self.registry = MemoryRegistry()
+        self.mesh = CountingMesh()
+        self.fleet = SimulatedFleet(self.registry, self.service)
+        self.observations = ScriptedObservations()
+        self.client = ReleaseClient(client=environment.client, task_queue=self.queue)
+        self._count = 0
+
+    async def artifact(self, artifact_id: str) -> None:
+        """Register and approve an artifact."""
+        record = ArtifactRecord(
+            model=self.service.model,
+            artifact_id=artifact_id,
+            manifest_uri=f"memory://{artifact_id}",
+            manifest_sha256=artifact_id.encode().hex().ljust(64, "0"),
+            feature_schema="ranker-v1",
+        )
+        await self.registry.register_artifact(record, operator="ci")
+        await self.registry.approve_artifact(self.service.model, artifact_id, operator="ci")
+
+    def request(self, artifact_id: str, plan: Plan = FAST_PLAN) -> ReleaseRequest:
+        """Build a request with a fresh release id."""
+        self._count += 1
+        return ReleaseRequest(
+            release_id=f"{self.service.environment}-{self._count}",
+            service=self.service,
+            artifact_id=artifact_id,
+            plan=plan,
+            operator="ci",
+        )
+
+    async def start(self, artifact_id: str, plan: Plan = FAST_PLAN) -> None:
+        """Start a release."""
+        await self.client.start(self.request(artifact_id, plan))
+
+    async def result(self) -> ReleaseResult:
+        """Skip time until the release has ended."""
+        handle = self.environment.client.get_workflow_handle(
+            workflow_id(self.service), result_type=ReleaseResult
+        )
+        async with self.environment.time_skipping_unlocked():  # type: ignore[attr-defined]
+            async with asyncio.timeout(60):
+                result: ReleaseResult = await handle.result()
+                return result
+
+    async def until_judging(self, weight: int) -> None:
+        """Skip time until a stage of this weight is being judged."""
+        reached = self.observations.reached
+        async with self.environment.time_skipping_unlocked(), asyncio.timeout(20), reached:  # type: ignore[attr-defined]
+            await reached.wait_for(lambda: any(one.stage.weight == weight for one in self.observations.asked))
+
+    async def release(self, artifact_id: str, plan: Plan = FAST_PLAN) -> ReleaseResult:
+        """Start a release and skip to its end."""
+        await self.start(artifact_id, plan)
+        return await self.result()
+
+    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        """Skip time until a condition on the twins or the release holds."""
+        async with self.environment.time_skipping_unlocked():  # type: ignore[attr-defined]
+            await self.until_in_real_time(condition)
+
+    async def until_in_real_time(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        """Wait for a condition without skipping what a timer has yet to run."""
+        async with asyncio.timeout(20):
+            while not await condition():
+                await asyncio.sleep(0.01)
+
+    async def serves(self, cohort: Cohort, artifact_id: str) -> bool:
+        """Whether a cohort's target is this artifact."""
+        target = (await self.registry.targets(self.service)).of(cohort)
+        return target is not None and target.artifact_id == artifact_id
+
+    def splits(self) -> list[str]:
+        """Every accepted split, stable/canary, oldest first."""
+        return [str(split) for _, split, _ in self.mesh.writes]
+
+    def workers(self, client: Client) -> list[Worker]:
+        """Build the two workers of the control plane with a scripted judgement."""
+        admission = RegistryActivities(registry=self.registry, lost_after=LOST_AFTER)
+        fleet = FleetActivities(registry=self.registry, lost_after=LOST_AFTER, poll=timedelta(milliseconds=5))
+        return [
+            Worker(
+                client,
+                task_queue=self.queue,
+                workflows=[ReleaseWorkflow],
+                activities=[
+                    admission.admit,
+                    admission.publish,
+                    admission.complete,
+                    fleet.download,
+                    fleet.verify,
+                    fleet.warm_up,
+                    fleet.check_capacity,
+                    self.observations.observe,
+                    EvidenceActivities(registry=self.registry).record,
+                ],
+            ),
+            Worker(
+                client, task_queue=mesh_queue(self.queue), activities=[MeshActivities(mesh=self.mesh).write]
+            ),
+        ]

@@ -1,0 +1,283 @@
+"""Whole releases: forward, back by every cause, and from every position."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from tests.workflow.harness import UNJUDGED_PLAN, Harness
+from weightshift.client import workflow_id
+from weightshift.contracts.identity import Cohort
+from weightshift.contracts.plan import OnInconclusive
+from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
+from weightshift.contracts.verdict import StageOutcome
+from weightshift.errors import ArtifactNotReady, InvalidInput, MeshUnreachable, ReleaseActive, UnknownService
+
+
+async def test_the_first_release_serves_and_has_no_way_back(harness: Harness) -> None:
+    assert harness.splits() == ["100/0"]
+    status = await harness.client.status(harness.service)
+    assert (status.phase, status.outcome, status.way_back) == (ReleasePhase.DONE, Outcome.PROMOTED, "none")
+
+
+async def test_a_release_goes_through_every_stage(harness: Harness) -> None:
+    result = await harness.release("v42")
+    assert result.outcome is Outcome.PROMOTED
+    assert harness.splits()[1:] == ["95/5", "75/25", "50/50", "0/100", "100/0"]
+    assert await harness.serves(Cohort.STABLE, "v42")
+    assert await harness.serves(Cohort.CANARY, "v42")
+    served = [artifact for instance, _, artifact in harness.fleet.served if instance == "canary-0"]
+    assert served == ["v41", "v42", "v41", "v42"], "the previous artifact stays warm as the way back"
+
+
+async def test_the_story_is_evidence_in_the_audit_chain(harness: Harness) -> None:
+    result = await harness.release("v42")
+    rows = await harness.registry.audit(harness.service, release_id=result.release_id)
+    told = [row.summary for row in rows]
+    assert any("5 %: healthy" in text for text in told)
+    assert any("promoted" in text for text in told)
+    verdicts = [row.data["verdict"] for row in rows if "verdict" in row.data]
+    assert [verdict["outcome"] for verdict in verdicts] == ["healthy"] * 4
+
+
+async def test_windows_are_durable_timers(harness: Harness) -> None:
+    before = await harness.environment.get_current_time()
+    await harness.release("v42")
+    after = await harness.environment.get_current_time()
+    assert after - before >= timedelta(minutes=4 * 10 + 30)
+
+
+async def test_a_breach_rolls_back_and_seals(harness: Harness) -> None:
+    harness.observations.outcomes[25] = [StageOutcome.BREACH]
+    result = await harness.release("v43")
+    assert (result.outcome, str(result.split)) == (Outcome.ROLLED_BACK, "100/0")
+    assert harness.splits()[-1] == "100/0"
+    targets = await harness.registry.targets(harness.service)
+    assert targets.canary is not None
+    assert targets.canary.artifact_id == "v41"
+    assert targets.canary.serve_floor == targets.canary.revision, "nothing older may serve on the canary"
+
+
+async def test_a_candidate_that_does_not_fit_is_refused_without_traffic(harness: Harness) -> None:
+    harness.fleet.unfit.add("v43")
+    result = await harness.release("v43")
+    assert result.outcome is Outcome.REFUSED
+    assert "IncompatibleModel" in result.reason
+    assert set(harness.splits()) == {"100/0"}
+    assert await harness.serves(Cohort.CANARY, "v41")
+
+
+@pytest.mark.parametrize("weight", [5, 25, 50, 100])
+async def test_a_signal_rolls_back_from_every_stage(harness: Harness, weight: int) -> None:
+    harness.observations.blocked.add(weight)
+    await harness.start("v42")
+    await harness.until_judging(weight)
+    await harness.client.signal_rollback(harness.service, RollbackRequest(operator="sre", reason="smells"))
+    result = await harness.result()
+    assert (result.outcome, result.reason) == (Outcome.ROLLED_BACK, "smells (sre)")
+    assert harness.splits()[-1] == "100/0"
+    assert result.rollback_seconds is not None
+
+
+async def test_the_rollback_update_answers_when_traffic_is_back(harness: Harness) -> None:
+    harness.observations.blocked.add(25)
+    await harness.start("v42")
+    await harness.until_judging(25)
+    status = await harness.client.rollback(harness.service, RollbackRequest(operator="sre"))
+    assert str(status.split) == "100/0"
+    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+
+
+async def test_a_hand_typed_signal_counts(harness: Harness) -> None:
+    harness.observations.blocked.add(5)
+    await harness.start("v42")
+    await harness.until_judging(5)
+    handle = harness.environment.client.get_workflow_handle(workflow_id(harness.service))
+    await handle.signal("rollback", {"why": "no such field", "ticket": 7})
+    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+
+
+async def test_a_signal_without_any_payload_counts(harness: Harness) -> None:
+    harness.observations.blocked.add(5)
+    await harness.start("v42")
+    await harness.until_judging(5)
+    await harness.environment.client.get_workflow_handle(workflow_id(harness.service)).signal("rollback")
+    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+
+
+async def test_rollback_does_not_wait_for_a_canary_that_never_loads(harness: Harness) -> None:
+    harness.fleet.stuck.add("v42")
+    await harness.start("v42")
+    await harness.until(lambda: harness.serves(Cohort.CANARY, "v42"))
+    await harness.client.rollback(harness.service, RollbackRequest())
+    result = await harness.result()
+    assert result.outcome is Outcome.ROLLED_BACK
+    assert await harness.serves(Cohort.CANARY, "v41")
+
+
+async def test_cancellation_means_rollback(harness: Harness) -> None:
+    harness.observations.blocked.add(50)
+    await harness.start("v42")
+    await harness.until_judging(50)
+    await harness.environment.client.get_workflow_handle(workflow_id(harness.service)).cancel()
+    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+    assert harness.splits()[-1] == "100/0"
+
+
+async def test_rollback_while_stable_swaps_restores_it_before_moving_traffic(harness: Harness) -> None:
+    harness.observations.blocked.add(100)
+    await harness.start("v42")
+    await harness.until_judging(100)
+    harness.fleet.stuck.add("v42")
+    harness.observations.blocked.clear()
+
+    async def stable_is_swapping() -> bool:
+        return (await harness.client.status(harness.service)).way_back.startswith("reload")
+
+    await harness.until(stable_is_swapping)
+    await harness.client.rollback(harness.service, RollbackRequest())
+    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+    assert harness.splits()[-2:] == ["0/100", "100/0"]
+    assert await harness.serves(Cohort.STABLE, "v41")
+    assert await harness.serves(Cohort.CANARY, "v41")
+
+
+async def test_rollback_under_the_parachute_cuts_to_the_canary_first(harness: Harness) -> None:
+    await harness.start("v42", UNJUDGED_PLAN)
+
+    async def parachute_is_up() -> bool:
+        status = await harness.client.status(harness.service)
+        return status.phase is ReleasePhase.PARACHUTE and status.way_back == "instant"
+
+    await harness.until_in_real_time(parachute_is_up)
+    assert (await harness.client.status(harness.service)).outcome is Outcome.PROMOTED
+    answer = await harness.client.rollback(harness.service, RollbackRequest(reason="late"))
+    assert str(answer.split) in {"0/100", "100/0"}
+    result = await harness.result()
+    assert result.outcome is Outcome.ROLLED_BACK
+    assert harness.splits()[-2:] == ["0/100", "100/0"]
+    assert await harness.serves(Cohort.STABLE, "v41")
+
+
+async def test_promote_skips_the_rest_of_a_window(harness: Harness) -> None:
+    harness.observations.blocked.add(5)
+    await harness.start("v42")
+    await harness.until_judging(5)
+    await harness.client.promote(harness.service)
+    await harness.until_judging(25)
+    harness.observations.blocked.clear()
+    assert (await harness.result()).outcome is Outcome.PROMOTED
+
+
+async def test_rollback_beats_promote(harness: Harness) -> None:
+    harness.observations.blocked.update({5, 25})
+    await harness.start("v42")
+    await harness.until_judging(5)
+    await asyncio.gather(
+        harness.client.signal_rollback(harness.service, RollbackRequest()),
+        harness.client.promote(harness.service),
+        return_exceptions=True,
+    )
+    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+
+
+async def test_an_inconclusive_stage_holds_and_then_goes_on(harness: Harness) -> None:
+    harness.observations.outcomes[5] = [StageOutcome.INCONCLUSIVE, StageOutcome.HEALTHY]
+    result = await harness.release("v42")
+    assert result.outcome is Outcome.PROMOTED
+    assert [one.mode for one in harness.observations.asked if one.stage.weight == 5] == ["window", "hold"]
+
+
+async def test_an_inconclusive_stage_rolls_back_when_the_plan_says_so(harness: Harness) -> None:
+    harness.observations.outcomes[5] = [StageOutcome.INCONCLUSIVE]
+    plan = harness.request("v42").plan.model_copy(update={"on_inconclusive": OnInconclusive.ROLLBACK})
+    result = await harness.release("v42", plan)
+    assert (result.outcome, result.reason) == (
+        Outcome.ROLLED_BACK,
+        "inconclusive: scripted inconclusive",
+    )
+
+
+async def test_a_paused_release_stays_and_keeps_judging(harness: Harness) -> None:
+    harness.observations.blocked.add(5)
+    await harness.start("v42")
+    await harness.until_judging(5)
+    await harness.client.pause(harness.service)
+    harness.observations.outcomes[5] = [StageOutcome.HEALTHY, StageOutcome.BREACH]
+    harness.observations.blocked.clear()
+    result = await harness.result()
+    assert result.outcome is Outcome.ROLLED_BACK, "a breach counts while a person thinks"
+    assert [one.mode for one in harness.observations.asked] == ["window", "watch"]
+
+
+async def test_a_resumed_release_goes_on(harness: Harness) -> None:
+    harness.observations.blocked.add(5)
+    await harness.start("v42")
+    await harness.until_judging(5)
+    await harness.client.pause(harness.service)
+    await harness.client.resume(harness.service)
+    harness.observations.blocked.clear()
+    assert (await harness.result()).outcome is Outcome.PROMOTED
+
+
+async def test_a_mesh_that_is_away_during_a_rollback_is_retried_until_it_returns(harness: Harness) -> None:
+    harness.observations.blocked.add(25)
+    await harness.start("v42")
+    await harness.until_judging(25)
+    harness.mesh.failure = MeshUnreachable()
+    await harness.client.signal_rollback(harness.service, RollbackRequest())
+    before = harness.mesh.attempts
+
+    async def retried() -> bool:
+        return harness.mesh.attempts >= before + 5
+
+    await harness.until(retried)
+    assert harness.splits()[-1] == "75/25"
+    harness.mesh.failure = None
+    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+    assert harness.splits()[-1] == "100/0"
+
+
+async def test_traffic_goes_back_while_the_registry_is_away(harness: Harness) -> None:
+    harness.observations.blocked.add(25)
+    await harness.start("v42")
+    await harness.until_judging(25)
+    harness.registry.available = False
+    status = await harness.client.rollback(harness.service, RollbackRequest())
+    assert str(status.split) == "100/0"
+    harness.registry.available = True
+    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+
+
+async def test_only_one_release_of_a_service_runs(harness: Harness) -> None:
+    harness.observations.blocked.add(5)
+    await harness.start("v42")
+    with pytest.raises(ReleaseActive, match="already running"):
+        await harness.start("v43")
+    await harness.until_judging(5)
+    await harness.client.rollback(harness.service, RollbackRequest())
+    await harness.result()
+
+
+async def test_an_artifact_that_is_not_ready_is_not_admitted(harness: Harness) -> None:
+    await harness.registry.reject_artifact("ranker", "v43", operator="ci", reason="bad")
+    await harness.start("v43")
+    with pytest.raises(ArtifactNotReady):
+        await harness.client.wait(harness.service, on_status=lambda status: None)
+    assert (await harness.release("v42")).outcome is Outcome.PROMOTED, "no lock was left behind"
+
+
+async def test_nothing_can_be_skipped_while_nothing_waits(harness: Harness) -> None:
+    harness.fleet.stuck.add("v42")
+    await harness.start("v42")
+    await harness.until(lambda: harness.serves(Cohort.CANARY, "v42"))
+    with pytest.raises(InvalidInput, match="nothing to skip"):
+        await harness.client.promote(harness.service)
+    await harness.client.rollback(harness.service, RollbackRequest())
+    await harness.result()
+
+
+async def test_asking_about_an_unknown_service_is_a_typed_error(harness: Harness) -> None:
+    unknown = harness.service.model_copy(update={"model": "nobody"})
+    with pytest.raises(UnknownService):
+        await harness.client.status(unknown)
