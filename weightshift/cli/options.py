@@ -14,7 +14,7 @@ from weightshift.errors import InvalidInput
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Handler: TypeAlias = Callable[[Context], Coroutine[None, None, int]]
 
-_SWITCH_VALUES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
+_SWITCH_VALUES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Option:
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         """Declare the option; its help names the variable and the default."""
-        default = "" if self.default is None or self.switch else f", default {self.default}"
+        default = f", default {self.default}" if self.default else ""
         text = f"{self.help} [{self.variable}{default}]".replace("%", "%%")
         if self.switch:
             parser.add_argument(*self.flags, dest=self.name, action="store_const", const=True, help=text)
@@ -47,7 +47,8 @@ class Option:
 
     def resolve(self, given: object) -> Any:
         """Return the value in force. Raises `InvalidInput` naming the option and its variable."""
-        text = os.environ.get(self.variable) if given is None else given
+        # An empty variable is how many CI systems say "not set".
+        text = (os.environ.get(self.variable) or None) if given is None else given
         if text is None:
             if self.required:
                 raise InvalidInput(f"{self.name}: give {self.flags[-1]} or set {self.variable}.")

@@ -62,6 +62,11 @@ def test_a_flag_wins_over_its_variable_and_both_over_the_default(run: Run, relea
     ]
 
 
+def test_an_empty_variable_is_not_set(run: Run) -> None:
+    os.environ["WEIGHTSHIFT_ENVIRONMENT"] = ""
+    assert "environment: give" in run("release", "pause", "ranker").err
+
+
 def test_a_missing_value_names_both_ways_to_give_it(run: Run) -> None:
     result = run("release", "pause", "ranker")
     assert result.code == 2

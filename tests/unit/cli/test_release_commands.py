@@ -76,6 +76,17 @@ def test_following_in_json_prints_the_last_status_only(run: Run, releases: Any, 
     assert json.loads(result.out)["outcome"] == "promoted"
 
 
+def test_following_on_a_terminal_redraws_one_panel(
+    run: Run, releases: Any, make_status: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    releases.statuses = [make_status(), make_status(outcome=Outcome.PROMOTED, phase=ReleasePhase.DONE)]
+    result = run("release", "watch", *IN_TEST)
+    assert result.code == 0
+    assert "\x1b[1A" in result.out
+    assert "canary #................... 5 %" in result.out
+
+
 def test_following_a_held_release_ends_with_what_to_do(run: Run, releases: Any, make_status: Any) -> None:
     releases.statuses = [make_status(held=True, reason="12 of 200 samples")]
     result = run("release", "watch", *IN_TEST)
