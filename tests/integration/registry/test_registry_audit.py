@@ -7,6 +7,7 @@ import pytest
 
 from weightshift.contracts.evidence import Evidence
 from weightshift.contracts.identity import Cohort, Fence, Service
+from weightshift.contracts.manifest import ArtifactRecord
 from weightshift.contracts.target import Publication
 from weightshift.errors import (
     OperationConflict,
@@ -90,3 +91,26 @@ async def test_an_operation_id_of_evidence_cannot_be_used_to_publish(
     await registry.record_evidence(evidence_of(service, "R1/1"))
     with pytest.raises(OperationConflict):
         await registry.publish(publication_of(service, operation_id="R1/1"))
+
+
+async def test_publications_of_many_models_at_once_leave_one_unbroken_chain(
+    registry: Registry, service: Service
+) -> None:
+    services = [service.model_copy(update={"model": f"{service.model}-{number}"}) for number in range(8)]
+    for owner in services:
+        record = ArtifactRecord(
+            model=owner.model,
+            artifact_id="v41",
+            manifest_uri="file:///v41",
+            manifest_sha256="a" * 64,
+            feature_schema="features-1",
+        )
+        await registry.register_artifact(record, operator="ada")
+        await registry.approve_artifact(owner.model, "v41", operator="ada")
+    await asyncio.gather(
+        *(registry.publish(publication_of(owner, cohort=cohort)) for owner in services for cohort in Cohort)
+    )
+    rows = [row for owner in services for row in await registry.audit(owner)]
+    chain = sorted(rows, key=lambda row: row.sequence)
+    assert [row.sequence for row in chain] == list(range(1, 17))
+    assert broken_rows(chain) == ()

@@ -154,17 +154,21 @@ async def test_the_serve_floor_rises_on_request_and_never_falls(
     assert (raised.serve_floor, kept.serve_floor, kept.revision) == (1, 1, 2)
 
 
+@pytest.mark.parametrize("held", [0, 1])
 async def test_of_fifty_publishers_that_read_the_same_one_wins(
-    registry: Registry, service: Service, ready: Ready
+    registry: Registry, service: Service, ready: Ready, held: int
 ) -> None:
     await ready("v41")
+    for revision in range(held):
+        await registry.publish(publication_of(service, expected_revision=revision))
     results = await asyncio.gather(
-        *(registry.publish(publication_of(service)) for _ in range(50)), return_exceptions=True
+        *(registry.publish(publication_of(service, expected_revision=held)) for _ in range(50)),
+        return_exceptions=True,
     )
     assert sum(isinstance(result, RevisionConflict) for result in results) == 49
     (winner,) = (result for result in results if not isinstance(result, BaseException))
     assert await registry.targets(service) == Targets(canary=winner)
-    assert len(await registry.audit(service)) == 1
+    assert len(await registry.audit(service)) == held + 1
 
 
 async def test_a_publication_sent_ten_times_at_once_counts_once(
