@@ -75,7 +75,8 @@ def _empty(directory: Path) -> None:
         raise LocalStackError(
             f"demo: one still runs; end it with `weightshift local down --dir {directory}`."
         )
-    shutil.rmtree(directory, ignore_errors=True)
+    if directory.exists():
+        shutil.rmtree(directory)
     directory.mkdir(parents=True)
 
 
@@ -118,6 +119,7 @@ async def _play(directory: Path, envoy: str, view: DemoView, started: float) -> 
     view.note("the stack is up and five models are trained")
     await _register_artifacts(directory / "models")
     view.note(f"{', '.join(ARTIFACTS)} are stored and approved")
+    client = await ReleaseClient.connect(settings=TemporalSettings())
     mesh_settings = MeshSettings()
     mesh = EnvoyMesh(
         agent_urls=[mesh_settings.agent_url],
@@ -125,7 +127,6 @@ async def _play(directory: Path, envoy: str, view: DemoView, started: float) -> 
         timeout=mesh_settings.timeout,
         confirm_timeout=mesh_settings.confirm_timeout,
     )
-    client = await ReleaseClient.connect(settings=TemporalSettings())
     releases = DemoReleases(client=client, mesh=mesh, service=SERVICE, on_status=view.status)
     try:
         first = await releases.run("v41", announced=Outcome.PROMOTED)
