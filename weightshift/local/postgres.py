@@ -56,6 +56,8 @@ def postgres_spec(directory: Path, port: int) -> ProcessSpec:
             str(postgres_binary("postgres")),
             *("-D", str(directory / "postgres"), "-p", str(port)),
             *("-c", f"listen_addresses={HOST}", "-c", "unix_socket_directories="),
+            # Inside the cluster, where nothing is left behind when the server is killed.
+            *("-c", "dynamic_shared_memory_type=mmap"),
         ),
         ready=lambda: _accepts_connections(directory, port),
         run_as=_user(),
