@@ -43,11 +43,7 @@ def build_manifest(  # noqa: PLR0913 - one argument per field of the manifest
     """
     if not directory.is_dir():
         raise InvalidManifest(f"{directory} is not a directory; name the one with the weights.")
-    paths = list_files(directory)
-    for path in paths:
-        _check_path(path)
-    with ThreadPoolExecutor(HASHING_THREADS, thread_name_prefix="hash") as pool:
-        hashes = list(pool.map(lambda path: _hash(directory, path), paths))
+    files = _hash_all(directory, list_files(directory))
     try:
         return Manifest(
             model=model,
@@ -55,10 +51,7 @@ def build_manifest(  # noqa: PLR0913 - one argument per field of the manifest
             runtime=runtime,
             feature_schema=feature_schema,
             precision=precision,
-            files=tuple(
-                ManifestFile(path=path, sha256=digest, bytes=size)
-                for path, (digest, size) in zip(paths, hashes, strict=True)
-            ),
+            files=files,
             architecture=architecture,
             requires=requires,
             base_artifact_id=base_artifact_id,
@@ -99,6 +92,17 @@ def parse_manifest(content: bytes) -> Manifest:
     if manifest.canonical_bytes() != content:
         raise InvalidManifest("The manifest is not in canonical form (RFC 8785); build it again.")
     return manifest
+
+
+def _hash_all(directory: Path, paths: tuple[str, ...]) -> tuple[ManifestFile, ...]:
+    for path in paths:
+        _check_path(path)
+    with ThreadPoolExecutor(HASHING_THREADS, thread_name_prefix="hash") as pool:
+        hashes = pool.map(lambda path: _hash(directory, path), paths)
+        return tuple(
+            ManifestFile(path=path, sha256=digest, bytes=size)
+            for path, (digest, size) in zip(paths, hashes, strict=True)
+        )
 
 
 def _check_path(path: str) -> None:

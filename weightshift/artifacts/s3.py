@@ -133,7 +133,7 @@ class S3ObjectStore:
                 parts: list[CompletedPartTypeDef] = [
                     {"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, start=1)
                 ]
-                _if_absent(
+                completed = _if_absent(
                     lambda condition: self._client.complete_multipart_upload(
                         Bucket=self._bucket,
                         Key=name,
@@ -143,10 +143,15 @@ class S3ObjectStore:
                     )
                 )
             except BaseException:
-                # What cannot be aborted now is left to the bucket's lifecycle rule.
-                with suppress(BotoCoreError, ClientError):
-                    self._client.abort_multipart_upload(Bucket=self._bucket, Key=name, UploadId=upload)
+                self._abort(name, upload)
                 raise
+            if not completed:
+                self._abort(name, upload)
+
+    def _abort(self, name: str, upload: str) -> None:
+        # What cannot be aborted now is left to the bucket's lifecycle rule.
+        with suppress(BotoCoreError, ClientError):
+            self._client.abort_multipart_upload(Bucket=self._bucket, Key=name, UploadId=upload)
 
     def _send_parts(
         self, name: str, upload: str, file: FileIO, part_bytes: int, report: Callable[[int], None]
@@ -188,8 +193,8 @@ def _code(error: ClientError) -> str:
     return error.response.get("Error", {}).get("Code", "")
 
 
-def _if_absent(put: Callable[[_Condition], object]) -> None:
-    """Put on condition that the key is free, where the service knows conditions.
+def _if_absent(put: Callable[[_Condition], object]) -> bool:
+    """Put on condition that the key is free, where the service knows conditions; say whether it was.
 
     A taken key is fine: keys are content-addressed, so whoever was first stored the same bytes.
     """
@@ -197,10 +202,11 @@ def _if_absent(put: Callable[[_Condition], object]) -> None:
         put({"IfNoneMatch": "*"})
     except ClientError as error:
         if _code(error) in _EXISTING:
-            return
+            return False
         if _code(error) != "NotImplemented":
             raise
         put({})
+    return True
 
 
 @contextmanager

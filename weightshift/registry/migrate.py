@@ -6,7 +6,7 @@ Run as `python -m weightshift.registry.migrate` with `WEIGHTSHIFT_REGISTRY_OWNER
 import asyncio
 import logging
 
-from weightshift.errors import InvalidInput
+from weightshift.errors import InvalidInput, WeightshiftError
 from weightshift.registry.postgres.database import LoneConnection, lone_connection, refuse_newer
 from weightshift.registry.settings import MigrationSettings
 from weightshift.registry.sql import QUERIES, migrations
@@ -84,9 +84,12 @@ def main() -> None:
     """Migrate the database that the environment names."""
     logging.basicConfig(level=logging.INFO)
     settings = MigrationSettings()
-    version = asyncio.run(
-        migrate(owner_dsn=settings.owner_dsn.get_secret_value(), application_role=settings.application_role)
-    )
+    dsn = settings.owner_dsn.get_secret_value()
+    try:
+        version = asyncio.run(migrate(owner_dsn=dsn, application_role=settings.application_role))
+    except WeightshiftError as error:
+        _logger.critical("%s", error)
+        raise SystemExit(error.exit_code) from None
     _logger.info("The registry's database is at schema version %d.", version)
 
 

@@ -11,7 +11,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 
-from weightshift.errors import InvalidInput
+from weightshift.errors import InvalidInput, WeightshiftError
 from weightshift.registry.base import Registry
 from weightshift.registry.guard import Guard, error_body
 from weightshift.registry.listener import TargetListener
@@ -26,6 +26,8 @@ SHUTDOWN_SECONDS = 2
 """How long open requests may take once the service is told to stop; long polls are cut and repeated."""
 
 MAX_CONNECTIONS = 10_000
+
+_logger = logging.getLogger(__name__)
 
 
 def create_app(
@@ -87,7 +89,11 @@ async def serve(settings: RegistrySettings, service: RegistryServiceSettings) ->
 def main() -> None:
     """Serve with the settings that the environment names."""
     logging.basicConfig(level=logging.INFO)
-    asyncio.run(serve(RegistrySettings(), RegistryServiceSettings()))
+    try:
+        asyncio.run(serve(RegistrySettings(), RegistryServiceSettings()))
+    except WeightshiftError as error:
+        _logger.critical("%s", error)
+        raise SystemExit(error.exit_code) from None
 
 
 if __name__ == "__main__":

@@ -130,6 +130,20 @@ def test_a_stream_starts_where_it_is_told_to(store: ObjectStore) -> None:
     assert list(store.stream("models/x", offset=300_000)) == []
 
 
+def test_an_empty_object_is_an_object(store: ObjectStore, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    store.put_file("models/empty", tmp_path / "empty", sha256=hashlib.sha256().hexdigest())
+    assert store.exists("models/empty")
+    assert list(store.stream("models/empty")) == []
+
+
+def test_a_large_object_that_is_there_already_is_left_alone(store: ObjectStore, tmp_path: Path) -> None:
+    store.put_bytes("models/x", b"first")
+    (tmp_path / "large").write_bytes(os.urandom(LARGE))
+    store.put_file("models/x", tmp_path / "large")
+    assert content_of(store, "models/x") == b"first"
+
+
 def test_a_missing_object_is_an_unknown_artifact(store: ObjectStore) -> None:
     assert not store.exists("models/missing")
     with pytest.raises(UnknownArtifact, match="models/missing"):
