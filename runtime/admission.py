@@ -40,7 +40,8 @@ class Admission:
         await asyncio.sleep(propagation_seconds)
         self._is_closed = True
         try:
-            await asyncio.wait_for(self._idle.wait(), deadline)
+            async with asyncio.timeout(deadline):
+                await self._idle.wait()
         except TimeoutError:
             return False
         return True

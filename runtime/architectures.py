@@ -266,7 +266,7 @@ def _check_range(rows: Tensor) -> None:
     context = rows[:, Ranker.candidate_features :]
     field = "candidates" if bool(context.abs().max() <= _MOST_DEVIATIONS) else "context"
     raise InvalidInput(
-        f"{field} holds a number that is not finite or more than {_MOST_DEVIATIONS:g} deviations off the mean."
+        f"{field} holds a number that is not finite or over {_MOST_DEVIATIONS:g} deviations off the mean."
     )
 
 

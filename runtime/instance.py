@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
 from queue import SimpleQueue
 
@@ -81,12 +81,12 @@ class Instance:
 
     def start(self) -> None:
         """Begin to follow the registry and to report to it."""
-        for name, work in (
-            ("reconciler", self._reconciler.run()),
-            ("target watch", self._watch.run()),
-            ("reporter", self._reporter.run()),
+        for name, run in (
+            ("reconciler", self._reconciler.run),
+            ("target watch", self._watch.run),
+            ("reporter", self._reporter.run),
         ):
-            self._tasks.append(asyncio.create_task(self._guard(name, work), name=name))
+            self._tasks.append(asyncio.create_task(self._guard(name, run), name=name))
 
     def report(self) -> InstanceReport:
         """Return what this instance says of itself now."""
@@ -140,7 +140,8 @@ class Instance:
         """End every task and thread, and say good-bye to the registry."""
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self.settings.drain_deadline)
         await self._reporter.send()
         await self._client.aclose()
         await asyncio.to_thread(self.executor.close, self.settings.drain_deadline)
@@ -165,10 +166,10 @@ class Instance:
             read_target=partial(read_now, self._client, settings.service, settings.cohort),
         )
 
-    async def _guard(self, name: str, work: Coroutine[None, None, None]) -> None:
+    async def _guard(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         """Serve on when a background task fails for a reason nobody foresaw, and ask for a restart."""
         try:
-            await work
+            await run()
         except Exception:
             self._has_failed = True
             _logger.exception("the %s ended; restart the instance", name)

@@ -95,7 +95,8 @@ class Reconciler:
         """Restore what served before, hear the registry, then follow its targets for ever."""
         await self._restore()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._answered.wait(), self._settings.start_wait)
+            async with asyncio.timeout(self._settings.start_wait):
+                await self._answered.wait()
         while True:
             self._settle()
             await self._wake.wait()
@@ -128,7 +129,8 @@ class Reconciler:
             if is_over:
                 return
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), backoff.next_delay())
+                async with asyncio.timeout(backoff.next_delay()):
+                    await self._wake.wait()
             if self._is_superseded(target):
                 return
             self._wake.clear()

@@ -101,7 +101,8 @@ class Reporter:
         while True:
             await self.send()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), self._heartbeat)
+                async with asyncio.timeout(self._heartbeat):
+                    await self._changed.wait()
 
     async def send(self) -> None:
         """Report once, now."""

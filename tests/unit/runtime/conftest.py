@@ -1,23 +1,39 @@
+import asyncio
+import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from runtime.admin import create_admin_app
+from runtime.app import create_data_app
 from runtime.architectures import Ranker, RankerNetwork
 from runtime.generation_holder import Generation, LoadedModel
+from runtime.instance import Instance
+from runtime.settings import RuntimeSettings
 from weightshift.artifacts.base import blob_key, manifest_key
-from weightshift.contracts.identity import Cohort, Service
-from weightshift.contracts.manifest import Manifest, ManifestFile, Precision, WeightFormat
-from weightshift.contracts.target import Target
+from weightshift.contracts.identity import Cohort, Fence, Service
+from weightshift.contracts.instance import InstanceReport
+from weightshift.contracts.manifest import ArtifactRecord, Manifest, ManifestFile, Precision, WeightFormat
+from weightshift.contracts.target import Publication, Target
 from weightshift.errors import UnknownArtifact
+from weightshift.registry.client import RegistryClient
+from weightshift.registry.memory import MemoryRegistry
+from weightshift.registry.service import create_app
+from weightshift.registry.tokens import Grant, MemoryTokens, Role
 
 HIDDEN = (8, 4)
+SERVICE = Service(model="ranker", environment="test")
+ADMIN_TOKEN = "a-token-for-tests"
+DEADLINE = 10.0
 
 
 class DictStore:
@@ -146,3 +162,107 @@ def make_generation(make_target: Callable[..., Target]) -> Callable[..., Generat
         return Generation(target=target, loaded=loaded, runtime_build="test")
 
     return make
+
+
+class World:
+    """A registry, a store and a cache directory; instances come and go."""
+
+    def __init__(self, root: Path, store: Any) -> None:
+        self.root = root
+        self.store = store
+        self.registry = MemoryRegistry()
+        tokens = MemoryTokens()
+        self._token = tokens.issue(
+            Grant(role=Role.RUNTIME, subject="runtime", model="ranker", environment="test")
+        )
+        self._transport = httpx.ASGITransport(
+            create_app(registry=self.registry, tokens=tokens, bell=self.registry.bell)
+        )
+        self._operations = 0
+
+    async def publish(self, manifest: Manifest, **fields: Any) -> Target:
+        record = ArtifactRecord(
+            model="ranker",
+            artifact_id=manifest.artifact_id,
+            manifest_uri="",
+            manifest_sha256=manifest.digest(),
+            feature_schema=manifest.feature_schema,
+        )
+        await self.registry.register_artifact(record, operator="test")
+        await self.registry.approve_artifact("ranker", manifest.artifact_id, operator="test")
+        self._operations += 1
+        return await self.registry.publish(
+            Publication(
+                service=SERVICE,
+                cohort=Cohort.STABLE,
+                artifact_id=manifest.artifact_id,
+                fence=Fence(epoch=0, sequence=self._operations),
+                operation_id=f"operation-{self._operations}",
+                release_id="release",
+                operator="test",
+                **fields,
+            )
+        )
+
+    async def report(self) -> InstanceReport | None:
+        states = await self.registry.instances(SERVICE, lost_after=timedelta(seconds=DEADLINE))
+        return states[0].report if states else None
+
+    def create(self, **settings: Any) -> Instance:
+        client = RegistryClient(url="http://registry", token=self._token, transport=self._transport)
+        defaults = {
+            "model": "ranker",
+            "environment": "test",
+            "cohort": "stable",
+            "instance_id": "stable-0",
+            "admin_token": ADMIN_TOKEN,
+            "cache_dir": self.root,
+            "heartbeat": 0.1,
+            "watch_wait": 5,
+            "memory_margin": 0,
+            "retry_initial": 0.001,
+            "retry_maximum": 0.01,
+            "propagation_seconds": 0,
+            "drain_deadline": 5,
+        }
+        return Instance(settings=RuntimeSettings(**{**defaults, **settings}), store=self.store, client=client)
+
+    @contextlib.asynccontextmanager
+    async def running(self, **settings: Any) -> AsyncIterator[Instance]:
+        instance = self.create(**settings)
+        instance.start()
+        try:
+            yield instance
+        finally:
+            await instance.close()
+
+    async def until(self, condition: Callable[[], bool | Awaitable[bool]]) -> None:
+        async with asyncio.timeout(DEADLINE):
+            while True:
+                result = condition()
+                if result if isinstance(result, bool) else await result:
+                    return
+                await asyncio.sleep(0.002)
+
+    def serving(self, instance: Instance, revision: int) -> Callable[[], bool]:
+        def is_serving() -> bool:
+            current = instance.holder.current
+            return instance.is_ready and current is not None and current.revision == revision
+
+        return is_serving
+
+    def data_client(self, instance: Instance) -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(create_data_app(instance))
+        return httpx.AsyncClient(transport=transport, base_url="http://data")
+
+    def admin_client(self, instance: Instance) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            transport=httpx.ASGITransport(create_admin_app(instance)),
+            base_url="http://admin",
+            headers={"authorization": f"Bearer {ADMIN_TOKEN}"},
+        )
+
+
+@pytest.fixture
+def world(tmp_path: Path, store: DictStore) -> World:
+    return World(tmp_path, store)

@@ -1,7 +1,6 @@
 import json
 import pickle
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from runtime import model_loader
-from runtime.architectures import Ranker, Sample, TensorSpec
+from runtime.architectures import Ranker
 from runtime.artifact_cache import ArtifactCache
 from runtime.cached_artifact import CachedArtifact
 from runtime.download import Downloader
@@ -21,14 +20,11 @@ from runtime.model_loader import dispose, load, verify
 from weightshift.contracts.manifest import Manifest, Precision, Requirements, WeightFormat
 from weightshift.contracts.target import Target
 from weightshift.errors import (
-    CandidateError,
     DigestMismatch,
-    DryRunFailed,
     IncompatibleModel,
     OutOfMemory,
     Superseded,
     UnsafeArtifact,
-    WeightshiftError,
 )
 
 MakeTarget = Callable[..., Target]
@@ -286,52 +282,3 @@ def test_disposal_lets_go_of_the_weights(bench: Bench, artifacts: Any) -> None:
     dispose(loaded)
     assert list(loaded.module.parameters()) == []
     assert loaded.resources is None
-
-
-class Sampled(Ranker):
-    """A ranker with one thing wrong at a time."""
-
-    def __init__(self, **wrong: Any) -> None:
-        for name, value in wrong.items():
-            setattr(self, name, value)
-
-
-def refuse(*_: object) -> None:
-    raise DryRunFailed("a label is missing.")
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"forward": lambda model, batch: model(batch).unsqueeze(1)}, "scores is"),
-        ({"forward": lambda model, batch: model(batch).double()}, "float64"),
-        ({"forward": lambda model, batch: model(batch) * float("nan")}, "not finite"),
-        ({"forward": lambda model, batch: model(batch)[:0]}, "RuntimeError"),
-        ({"inputs": (TensorSpec("rows", (87,), torch.float32),)}, "rows is"),
-        ({"validate": refuse}, "label"),
-        ({"samples": lambda resources: (Sample(body={}),)}, "context is missing"),
-    ],
-)
-def test_a_dry_run_checks_shape_type_values_and_invariants(
-    bench: Bench, artifacts: Any, wrong: dict[str, Any], message: str
-) -> None:
-    loaded = replace(bench.load(artifacts.push()), architecture=Sampled(**wrong))
-    with pytest.raises(DryRunFailed, match=message):
-        dry_run(loaded)
-
-
-@pytest.mark.parametrize(("offset", "accepted"), [(0.0, True), (1e-5, True), (0.1, False)])
-def test_golden_outputs_are_compared_within_the_tolerance(
-    bench: Bench, artifacts: Any, offset: float, accepted: bool
-) -> None:
-    loaded = bench.load(artifacts.push())
-    (sample, _) = Ranker().samples(loaded.resources)
-    rows = Ranker().preprocess(sample.body, loaded.resources)
-    golden = Ranker().forward(loaded.module, rows) + offset
-    architecture = Sampled(samples=lambda resources: (replace(sample, golden=golden),))
-    outcome: WeightshiftError | None = None
-    try:
-        dry_run(replace(loaded, architecture=architecture))
-    except CandidateError as error:
-        outcome = error
-    assert (outcome is None) == accepted

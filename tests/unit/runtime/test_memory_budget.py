@@ -1,0 +1,50 @@
+from pathlib import Path
+
+import pytest
+
+from runtime.memory_budget import check_budget, free_bytes, free_host_bytes
+from weightshift.errors import OutOfMemory
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    directory = tmp_path / "proc"
+    (directory / "self").mkdir(parents=True)
+    (directory / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable: 102400 kB\nHugePages_Total: 0\n")
+    (directory / "self/cgroup").write_text("4:memory:/old\n0::/pod/container\n")
+    return directory
+
+
+def limit(group: Path, maximum: str, current: int, inactive: int) -> None:
+    group.mkdir(parents=True, exist_ok=True)
+    (group / "memory.max").write_text(f"{maximum}\n")
+    (group / "memory.current").write_text(f"{current}\n")
+    (group / "memory.stat").write_text(f"anon 5\ninactive_file {inactive}\n")
+
+
+def test_without_limits_the_host_decides(proc: Path, tmp_path: Path) -> None:
+    limit(tmp_path / "cgroup/pod/container", "max", 50 * MIB, 0)
+    assert free_host_bytes(proc, tmp_path / "cgroup") == 100 * MIB
+
+
+def test_the_tightest_enclosing_group_decides_and_clean_page_cache_is_free(
+    proc: Path, tmp_path: Path
+) -> None:
+    limit(tmp_path / "cgroup/pod/container", str(90 * MIB), 40 * MIB, 10 * MIB)
+    assert free_host_bytes(proc, tmp_path / "cgroup") == 60 * MIB
+    limit(tmp_path / "cgroup/pod", str(50 * MIB), 45 * MIB, 5 * MIB)
+    assert free_host_bytes(proc, tmp_path / "cgroup") == 10 * MIB
+
+
+def test_a_group_over_its_limit_has_nothing_free(proc: Path, tmp_path: Path) -> None:
+    limit(tmp_path / "cgroup/pod/container", str(10 * MIB), 40 * MIB, 0)
+    assert free_host_bytes(proc, tmp_path / "cgroup") == 0
+
+
+def test_the_margin_counts() -> None:
+    free = free_bytes("cpu")
+    check_budget(1, device="cpu", margin=0)
+    with pytest.raises(OutOfMemory, match="margin"):
+        check_budget(1, device="cpu", margin=2 * free)

@@ -1,0 +1,83 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.target_state import TargetState
+from weightshift.contracts.identity import Cohort, Service
+from weightshift.contracts.target import Target
+from weightshift.errors import RevisionConflict
+
+MakeTarget = Callable[..., Target]
+
+
+@pytest.fixture
+def create(tmp_path: Path) -> Callable[[], TargetState]:
+    return lambda: TargetState(
+        directory=tmp_path, service=Service(model="ranker", environment="test"), cohort=Cohort.STABLE
+    )
+
+
+def test_the_highest_accepted_revision_survives_a_restart(
+    create: Callable[[], TargetState], make_target: MakeTarget
+) -> None:
+    state = create()
+    assert state.accept(make_target(3, serve_floor=2))
+    assert not state.accept(make_target(3))
+    again = create()
+    assert again.accepted == make_target(3, serve_floor=2)
+    with pytest.raises(RevisionConflict, match="older"):
+        again.accept(make_target(2))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"manifest_sha256": "f" * 64},
+        {"cohort": Cohort.CANARY},
+        {"service": Service(model="other", environment="test")},
+        {"service": Service(model="ranker", environment="other")},
+    ],
+)
+def test_a_target_that_contradicts_is_refused(
+    create: Callable[[], TargetState], make_target: MakeTarget, fields: dict[str, Any]
+) -> None:
+    state = create()
+    state.accept(make_target(3))
+    with pytest.raises(RevisionConflict):
+        state.accept(make_target(3, **fields))
+    assert state.accepted == make_target(3)
+
+
+def test_what_served_is_kept_beside_what_was_accepted(
+    create: Callable[[], TargetState], make_target: MakeTarget
+) -> None:
+    state = create()
+    state.accept(make_target(1))
+    state.trust(make_target(1))
+    state.accept(make_target(2))
+    again = create()
+    assert (again.accepted, again.trusted) == (make_target(2), make_target(1))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"accepted": {"revision": -1}}', b"\xff"])
+def test_a_damaged_file_does_not_stop_a_start(
+    create: Callable[[], TargetState], make_target: MakeTarget, tmp_path: Path, content: bytes
+) -> None:
+    create().accept(make_target(1))
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(content)
+    state = create()
+    assert state.accepted is None
+    assert state.accept(make_target(1))
+
+
+def test_a_disk_that_refuses_does_not_block_a_rollback(
+    create: Callable[[], TargetState], make_target: MakeTarget, tmp_path: Path
+) -> None:
+    state = create()
+    tmp_path.rename(tmp_path.with_name("gone"))
+    assert state.accept(make_target(4))
+    with pytest.raises(RevisionConflict):
+        state.accept(make_target(3))
