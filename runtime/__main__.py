@@ -9,9 +9,10 @@ import uvloop
 from pydantic import ValidationError
 
 from runtime.settings import RuntimeSettings
+from weightshift.errors import InvalidInput, WeightshiftError
 from weightshift.settings import StoreSettings
 
-_EXIT_BAD_INPUT = 2
+_logger = logging.getLogger("runtime")
 
 
 def main() -> int:
@@ -23,14 +24,18 @@ def main() -> int:
         settings, store = RuntimeSettings(), StoreSettings()
     except ValidationError as error:
         for problem in error.errors(include_url=False, include_input=False):
-            name = "_".join(str(part) for part in problem["loc"]).upper()
-            logging.error("WEIGHTSHIFT_RUNTIME_%s: %s", name, problem["msg"])  # noqa: TRY400 - no trace
-        return _EXIT_BAD_INPUT
+            field = ".".join(str(part) for part in problem["loc"])
+            _logger.error("%s.%s: %s", error.title, field, problem["msg"])  # noqa: TRY400 - no trace
+        return InvalidInput.exit_code
     _use_one_thread()
     from runtime.server import serve  # noqa: PLC0415 - it loads the maths libraries
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(settings, store))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(settings, store))
+    except WeightshiftError as error:
+        _logger.error("%s", error)  # noqa: TRY400 - the message says all
+        return error.exit_code
     return 0
 
 

@@ -1,15 +1,13 @@
-"""The real process against a real HTTP registry and a file store, under load."""
-
 import asyncio
 import contextlib
 import json
 import os
 import re
-import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +20,7 @@ from weightshift.artifacts.build import build_manifest
 from weightshift.artifacts.file import FileObjectStore
 from weightshift.artifacts.push import push_artifact
 from weightshift.contracts.identity import Cohort, Fence, Service
-from weightshift.contracts.instance import CandidatePhase, InstanceReport
+from weightshift.contracts.instance import InstanceReport
 from weightshift.contracts.manifest import ArtifactRecord, Precision, WeightFormat
 from weightshift.contracts.target import Publication, Target
 from weightshift.local.demo_models import ModelRecipe, expected_answers, train, write_artifact
@@ -39,6 +37,16 @@ RECIPES = (
     ModelRecipe("v42", hidden=(64, 32), seed=42, steps=5),
     ModelRecipe("v45", hidden=(64, 32), seed=45, steps=1, features=82),
 )
+
+
+async def until(condition: object, deadline: float = DEADLINE) -> None:
+    """Wait for a condition, a plain or an asynchronous one."""
+    async with asyncio.timeout(deadline):
+        while True:
+            result = condition()  # type: ignore[operator]
+            if await result if asyncio.iscoroutine(result) else result:
+                return
+            await asyncio.sleep(0.01)
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,20 @@ class Runtime:
     process: Process
     data: httpx.AsyncClient
     admin: httpx.AsyncClient
-    lines: list[str]
+    expectations: Expectations
+
+    async def is_ready(self) -> bool:
+        return (await self.data.get("/readyz")).status_code == 200
+
+    async def is_unready(self) -> bool:
+        return not await self.is_ready()
+
+    async def serves(self, revision: int) -> bool:
+        actual = (await self.admin.get("/admin/status")).json()["report"]["actual"]
+        return actual is not None and actual["revision"] == revision
+
+    def traffic(self) -> "Traffic":
+        return Traffic(self.expectations, self)
 
 
 @dataclass
@@ -132,7 +153,7 @@ class Traffic:
             await asyncio.gather(*tasks)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
     root = tmp_path_factory.mktemp("artifacts")
     store = FileObjectStore(root=root / "store")
@@ -176,16 +197,6 @@ async def control(artifacts: Artifacts) -> AsyncIterator[Control]:
     yield Control(registry, f"http://127.0.0.1:{port}", token)
     server.should_exit = True
     await serving
-
-
-async def until(condition: object, deadline: float = DEADLINE) -> None:
-    """Wait for a condition, a plain or an asynchronous one."""
-    async with asyncio.timeout(deadline):
-        while True:
-            result = condition()  # type: ignore[operator]
-            if await result if asyncio.iscoroutine(result) else result:
-                return
-            await asyncio.sleep(0.01)
 
 
 @contextlib.asynccontextmanager
@@ -240,7 +251,7 @@ async def running(
                 headers={"authorization": f"Bearer {ADMIN_TOKEN}"},
             ) as admin,
         ):
-            yield Runtime(process, data, admin, lines)
+            yield Runtime(process, data, admin, artifacts.expectations)
     finally:
         if process.returncode is None:
             process.kill()
@@ -248,173 +259,28 @@ async def running(
         await reading
 
 
-async def is_ready(runtime: Runtime) -> bool:
-    return (await runtime.data.get("/readyz")).status_code == 200
+class Bench:
+    """Starts instances of the artifacts, of one control plane or of none."""
 
+    def __init__(self, artifacts: Artifacts) -> None:
+        self.artifacts = artifacts
+        self.admin_token = ADMIN_TOKEN
+        self.until = until
 
-async def serves(runtime: Runtime, revision: int) -> bool:
-    status = (await runtime.admin.get("/admin/status")).json()
-    actual = status["report"]["actual"]
-    return actual is not None and actual["revision"] == revision
+    def running(self, control: Control, cache: Path) -> AbstractAsyncContextManager[Runtime]:
+        return running(self.artifacts, cache, registry_url=control.url, registry_token=control.token)
 
-
-async def test_a_swap_under_load_fails_no_request_and_mixes_no_weights(
-    artifacts: Artifacts, control: Control, tmp_path: Path
-) -> None:
-    first = await control.publish("v41")
-    async with running(
-        artifacts, tmp_path, registry_url=control.url, registry_token=control.token
-    ) as runtime:
-        await until(lambda: is_ready(runtime))
-        async with Traffic(artifacts.expectations, runtime).running() as traffic:
-            await until(lambda: traffic.artifacts["v41"] > 100)
-            second = await control.publish("v42")
-            await until(lambda: traffic.artifacts["v42"] > 100)
-            back = await control.publish("v41")
-            await until(lambda: serves(runtime, back.revision))
-        assert traffic.problems == []
-        assert (first.revision, second.revision, back.revision) == (1, 2, 3)
-        exposition = (await runtime.admin.get("/metrics")).text
-    answered = re.findall(r'requests_total\{artifact="(v4\d)",code="(\d+)".*\} (\d+)\.0', exposition)
-    counted = Counter[str]()
-    for artifact, code, count in answered:
-        counted[artifact] += int(count)
-        assert code == "200" or int(count) == 0
-    assert counted == traffic.artifacts
-
-
-async def test_a_candidate_that_does_not_fit_leaves_what_serves_alone(
-    artifacts: Artifacts, control: Control, tmp_path: Path
-) -> None:
-    await control.publish("v41")
-    async with running(
-        artifacts, tmp_path, registry_url=control.url, registry_token=control.token
-    ) as runtime:
-        await until(lambda: is_ready(runtime))
-        async with Traffic(artifacts.expectations, runtime).running() as traffic:
-            broken = await control.publish("v45")
-
-            async def has_failed() -> bool:
-                candidate = (await control.report()).candidate
-                return candidate is not None and candidate.phase is CandidatePhase.FAILED
-
-            await until(has_failed)
-            assert await is_ready(runtime)
-        report = await control.report()
-        assert traffic.problems == []
-        assert report.candidate is not None
-        assert report.actual is not None
-        assert report.candidate.error is not None
-        assert report.candidate.error.type == "IncompatibleModel"
-        assert report.candidate.error.permanent
-        assert (report.desired_revision, report.actual.revision) == (broken.revision, 1)
-        assert report.ready
-
-
-async def test_below_the_serve_floor_the_instance_refuses(
-    artifacts: Artifacts, control: Control, tmp_path: Path
-) -> None:
-    await control.publish("v41")
-    async with running(
-        artifacts, tmp_path, registry_url=control.url, registry_token=control.token
-    ) as runtime:
-        await until(lambda: is_ready(runtime))
-        floor = await control.publish("v45", raise_serve_floor=True)
-        assert floor.serve_floor == floor.revision
-
-        async def is_unready() -> bool:
-            return not await is_ready(runtime)
-
-        await until(is_unready)
-        refused = await runtime.data.post("/predict", content=artifacts.expectations.bodies[0])
-        assert refused.status_code == 503
-        assert refused.json()["error"]["type"] == "NotServing"
-        exposition = (await runtime.admin.get("/metrics")).text
-        assert re.search(r"unready_requests_total\{.*\} 1\.0", exposition)
-        healthy = await control.publish("v41", raise_serve_floor=True)
-        await until(lambda: serves(runtime, healthy.revision))
-        assert await is_ready(runtime)
-
-
-async def test_sigterm_drains_without_losing_a_request(
-    artifacts: Artifacts, control: Control, tmp_path: Path
-) -> None:
-    await control.publish("v41")
-    async with running(
-        artifacts, tmp_path, registry_url=control.url, registry_token=control.token
-    ) as runtime:
-        await until(lambda: is_ready(runtime))
-        async with Traffic(artifacts.expectations, runtime).running() as traffic:
-            await until(lambda: traffic.artifacts["v41"] > 50)
-            runtime.process.send_signal(signal.SIGTERM)
-
-            async def is_unready() -> bool:
-                return not await is_ready(runtime)
-
-            # A load balancer stops sending once a probe says so; until then requests still count.
-            await until(is_unready)
-        assert traffic.problems == []
-        assert await asyncio.wait_for(runtime.process.wait(), DEADLINE) == 0
-    report = await control.report()
-    assert report.draining
-    assert not report.ready
-
-
-async def test_after_kill_9_it_starts_from_the_cache_without_the_registry(
-    artifacts: Artifacts, control: Control, tmp_path: Path
-) -> None:
-    await control.publish("v41")
-    async with running(
-        artifacts, tmp_path, registry_url=control.url, registry_token=control.token
-    ) as runtime:
-        await until(lambda: is_ready(runtime))
-        await until(lambda: (tmp_path / "targets").exists() and any((tmp_path / "targets").iterdir()))
-        runtime.process.kill()
-        await runtime.process.wait()
-    control.registry.available = False
-    async with running(
-        artifacts, tmp_path, registry_url=control.url, registry_token=control.token
-    ) as runtime:
-        await until(lambda: is_ready(runtime))
-        traffic = Traffic(artifacts.expectations, runtime)
-        await traffic.send(0)
-        assert traffic.problems == []
-        control.registry.available = True
-        target = await control.publish("v42")
-        await until(lambda: serves(runtime, target.revision))
-
-
-@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD"])
-@pytest.mark.parametrize("path", ["/admin/status", "/admin/drain", "/admin/reconcile", "/metrics", "/other"])
-async def test_every_admin_route_and_method_needs_the_token(
-    unpublished: Runtime, method: str, path: str
-) -> None:
-    for token in ("", "Bearer", f"Bearer {ADMIN_TOKEN}x", f"Basic {ADMIN_TOKEN}"):
-        answer = await unpublished.admin.request(method, path, headers={"authorization": token})
-        assert answer.status_code == 401
-    assert (await unpublished.admin.get("/admin/status")).json()["report"]["draining"] is False
+    def alone(self, cache: Path) -> AbstractAsyncContextManager[Runtime]:
+        return running(self.artifacts, cache, registry_url="http://127.0.0.1:9", registry_token="none")
 
 
 @pytest.fixture(scope="module")
-async def unpublished(
-    artifacts: Artifacts, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Runtime]:
+def bench(artifacts: Artifacts) -> Bench:
+    return Bench(artifacts)
+
+
+@pytest.fixture(scope="module")
+async def unpublished(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Runtime]:
     """An instance whose registry is not there and that has nothing to serve."""
-    async with running(
-        artifacts, tmp_path_factory.mktemp("cache"), registry_url="http://127.0.0.1:9", registry_token="none"
-    ) as runtime:
+    async with bench.alone(tmp_path_factory.mktemp("cache")) as runtime:
         yield runtime
-
-
-async def test_without_a_model_it_lives_but_is_neither_started_nor_ready(unpublished: Runtime) -> None:
-    statuses = {
-        path: (await unpublished.data.get(path)).status_code for path in ("/livez", "/startupz", "/readyz")
-    }
-    assert statuses == {"/livez": 200, "/startupz": 503, "/readyz": 503}
-    assert (await unpublished.data.post("/predict", content=b"{}")).status_code == 503
-
-
-def test_the_process_runs_few_threads(unpublished: Runtime) -> None:
-    status = Path(f"/proc/{unpublished.process.pid}/status").read_text(encoding="ascii")
-    threads = int(re.search(r"^Threads:\s+(\d+)$", status, re.MULTILINE)[1])  # type: ignore[index]
-    assert threads <= 10

@@ -1,0 +1,32 @@
+"""The real process without a registry: what it answers, and to whom."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD"])
+@pytest.mark.parametrize("path", ["/admin/status", "/admin/drain", "/admin/reconcile", "/metrics", "/other"])
+async def test_every_admin_route_and_method_needs_the_token(
+    bench: Any, unpublished: Any, method: str, path: str
+) -> None:
+    for token in ("", "Bearer", f"Bearer {bench.admin_token}x", f"Basic {bench.admin_token}"):
+        answer = await unpublished.admin.request(method, path, headers={"authorization": token})
+        assert answer.status_code == 401
+    assert (await unpublished.admin.get("/admin/status")).json()["report"]["draining"] is False
+
+
+async def test_without_a_model_it_lives_but_is_neither_started_nor_ready(unpublished: Any) -> None:
+    statuses = {
+        path: (await unpublished.data.get(path)).status_code for path in ("/livez", "/startupz", "/readyz")
+    }
+    assert statuses == {"/livez": 200, "/startupz": 503, "/readyz": 503}
+    assert (await unpublished.data.post("/predict", content=b"{}")).status_code == 503
+
+
+def test_the_process_runs_few_threads(unpublished: Any) -> None:
+    status = Path(f"/proc/{unpublished.process.pid}/status").read_text(encoding="ascii")
+    threads = int(re.search(r"^Threads:\s+(\d+)$", status, re.MULTILINE)[1])  # type: ignore[index]
+    assert threads <= 10
