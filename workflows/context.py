@@ -149,12 +149,17 @@ class ReleaseContext:
         summary: str,
         give_up_after: timedelta | None = None,
     ) -> Answer:
-        """Run an activity to its end, or to an interruption, which leaves it behind cancelled."""
+        """Run an activity to its end, or to an interruption.
+
+        An interrupted long wait is cancelled. A short write is left to end by itself: whatever it still
+        does is overruled by its fence.
+        """
         handle = self.start(call, argument, summary=summary, give_up_after=give_up_after)
         try:
             await self.wait(handle.done)
         except (Interrupted, asyncio.CancelledError):
-            handle.cancel()
+            if call.heartbeat is not None:
+                handle.cancel()
             raise
         return handle.result()
 

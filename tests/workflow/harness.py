@@ -27,7 +27,7 @@ from weightshift.contracts.instance import (
 )
 from weightshift.contracts.manifest import ArtifactRecord
 from weightshift.contracts.plan import Gate, Metric, Plan, Stage
-from weightshift.contracts.release import ReleaseRequest, ReleaseResult
+from weightshift.contracts.release import ReleasePhase, ReleaseRequest, ReleaseResult
 from weightshift.contracts.target import Target
 from weightshift.contracts.traffic import MeshState, TrafficSplit
 from weightshift.contracts.verdict import StageOutcome, StageVerdict
@@ -224,6 +224,10 @@ class Harness:
         async with asyncio.timeout(20):
             while not await condition():
                 await asyncio.sleep(0.01)
+
+    async def is_in(self, phase: ReleasePhase) -> bool:
+        """Whether the release says it is in this phase."""
+        return (await self.client.status(self.service)).phase is phase
 
     async def serves(self, cohort: Cohort, artifact_id: str) -> bool:
         """Whether a cohort's target is this artifact."""

@@ -108,7 +108,7 @@ async def test_a_signal_without_any_payload_counts(harness: Harness) -> None:
 async def test_rollback_does_not_wait_for_a_canary_that_never_loads(harness: Harness) -> None:
     harness.fleet.stuck.add("v42")
     await harness.start("v42")
-    await harness.until(lambda: harness.serves(Cohort.CANARY, "v42"))
+    await harness.until(lambda: harness.is_in(ReleasePhase.WARMING_UP))
     await harness.client.rollback(harness.service, RollbackRequest())
     result = await harness.result()
     assert result.outcome is Outcome.ROLLED_BACK
@@ -270,7 +270,7 @@ async def test_an_artifact_that_is_not_ready_is_not_admitted(harness: Harness) -
 async def test_nothing_can_be_skipped_while_nothing_waits(harness: Harness) -> None:
     harness.fleet.stuck.add("v42")
     await harness.start("v42")
-    await harness.until(lambda: harness.serves(Cohort.CANARY, "v42"))
+    await harness.until(lambda: harness.is_in(ReleasePhase.WARMING_UP))
     with pytest.raises(InvalidInput, match="nothing to skip"):
         await harness.client.promote(harness.service)
     await harness.client.rollback(harness.service, RollbackRequest())

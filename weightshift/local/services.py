@@ -14,7 +14,8 @@ from weightshift.registry.tokens import EVERY, Role, issue_token
 
 LOST_AFTER = 2.0
 _HEARTBEAT = 0.5
-_STALE_AFTER = 5.0
+_SCRAPE_INTERVAL = 1.0
+_CALIBRATION = 30.0
 
 # As long as Envoy needs to notice that an instance is no longer ready.
 _PROPAGATION_SECONDS = 0.75
@@ -121,5 +122,6 @@ def control_environment(
         "WEIGHTSHIFT_REGISTRY_TOKEN": secret(directory / OPERATOR_TOKEN),
         "WEIGHTSHIFT_REGISTRY_LOST_AFTER": str(LOST_AFTER),
         "WEIGHTSHIFT_METRICS_PROMETHEUS_URL": prometheus_url,
-        "WEIGHTSHIFT_METRICS_STALE_AFTER": str(_STALE_AFTER),
+        "WEIGHTSHIFT_METRICS_CALIBRATION": str(_CALIBRATION),
+        "WEIGHTSHIFT_METRICS_SCRAPE_INTERVAL": str(_SCRAPE_INTERVAL),
     }

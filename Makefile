@@ -1,0 +1,37 @@
+# Every target installs what it needs first; nothing else has to be typed.
+BIN := .venv/bin
+PYTEST := $(BIN)/pytest
+
+.PHONY: setup demo test check replay integration faults bench clean
+
+setup: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt scripts/setup
+	bash scripts/setup
+
+demo: setup
+	$(BIN)/weightshift demo
+
+test: check
+	$(PYTEST)
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+replay: setup
+	$(PYTEST) tests/replay
+
+integration: setup
+	$(PYTEST) tests/integration
+
+faults: setup
+	$(PYTEST) tests/faults
+
+bench: setup
+	for benchmark in benchmarks/[a-z]*.py; do $(BIN)/python $$benchmark --quick --json || exit 1; done
+
+clean:
+	rm -rf .venv .weightshift
