@@ -1,0 +1,12 @@
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from tests.faults.harness import LiveService, live_service
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def live(tmp_path_factory) -> AsyncIterator[LiveService]:  # type: ignore[no-untyped-def]
+    """One stack for all faults: each test leaves stable serving and every process running."""
+    async with live_service(tmp_path_factory.mktemp("faults")) as service:
+        yield service
