@@ -30,7 +30,8 @@ from weightshift.cli.release_view import (
     record_rows,
 )
 from weightshift.contracts.plan import Plan
-from weightshift.contracts.release import ReleaseRequest, ReleaseStatus, RollbackRequest
+from weightshift.contracts.release import ReleaseRecord, ReleaseRequest, ReleaseStatus, RollbackRequest
+from weightshift.errors import Conflict, ReleaseActive
 
 if TYPE_CHECKING:
     from weightshift.client import ReleaseClient
@@ -54,7 +55,7 @@ def add_commands(groups: Commands) -> None:
         start,
         "release an artifact",
         positionals=["model", "artifact"],
-        options=(*_START_OPTIONS, *where),
+        options=(*_START_OPTIONS, *where, *REGISTRY),
     )
     for name, handler, summary in (
         ("status", status, "show the newest release"),
@@ -94,13 +95,51 @@ async def start(context: Context) -> int:
         reason=arguments.reason,
         request_key=arguments.request_key,
     )
+    if (earlier := await _earlier(context, request)) is not None:
+        return await _attach(context, earlier)
     client = await context.connections.releases(arguments)
-    await client.start(request)
+    try:
+        await client.start(request)
+    except ReleaseActive:
+        # A retry that overtook the first attempt's admission finds it now.
+        if (earlier := await _earlier(context, request)) is None:
+            raise
+        return await _attach(context, earlier)
+    return await _started(context, request.release_id, f"{context.service} {request.artifact_id} started")
+
+
+async def _earlier(context: Context, request: ReleaseRequest) -> ReleaseRecord | None:
+    """Return the release that already used the request key. Raises `Conflict` for another request."""
+    if request.request_key is None:
+        return None
+    async with context.connections.registry(context.arguments) as registry:
+        records = await registry.releases(request.service)
+    found = next((record for record in records if record.request_key == request.request_key), None)
+    if found is not None and found.request_digest != request.digest():
+        raise Conflict(
+            f"request key {request.request_key} was used for another request by release {found.release_id}; "
+            "use a new key"
+        )
+    return found
+
+
+async def _attach(context: Context, record: ReleaseRecord) -> int:
+    """Do as if this were the first attempt: follow the release, or give its recorded outcome."""
+    if record.outcome is None:
+        text = f"{record.service} {record.artifact_id} was started before with this request key"
+        return await _started(context, record.release_id, text)
+    text = f"release {record.release_id} of {record.service} {record.artifact_id} ended before"
+    context.output.result(record, f"{text}: {record.outcome}: {record.reason}")
+    return EXIT_CODES[record.outcome]
+
+
+async def _started(context: Context, release_id: str, text: str) -> int:
+    arguments = context.arguments
     if arguments.wait:
-        return await _follow(context, client)
+        return await _follow(context, await context.connections.releases(arguments))
     context.output.result(
-        {"release_id": request.release_id},
-        f"release {request.release_id} of {context.service} {request.artifact_id} started",
+        {"release_id": release_id},
+        f"release {release_id} of {text}",
         f"next: weightshift release watch {arguments.model} -e {arguments.environment}",
     )
     return 0

@@ -17,7 +17,66 @@ SERVICE = Service(model="ranker", environment="test")
 IN_TEST = ("ranker", "-e", "test")
 
 
-def test_start_asks_for_a_release_and_says_what_is_next(run: Run, releases: Any) -> None:
+KEYED = ("release", "start", *IN_TEST[:1], "v2", *IN_TEST[1:], "--operator", "ci", "--request-key", "build-7")
+
+
+def recorded(run: Run, releases: Any, registry: Any, **changes: Any) -> ReleaseRecord:
+    """Start with a request key once, and return what the registry would hold of it."""
+    registry.answers["releases"] = ()
+    assert run(*KEYED).code == 0
+    ((_, request),) = releases.calls
+    releases.calls.clear()
+    record = ReleaseRecord(
+        release_id=request.release_id,
+        service=SERVICE,
+        artifact_id="v2",
+        operator="ci",
+        epoch=1,
+        started_at=datetime(2026, 1, 1, tzinfo=UTC),
+        request_key="build-7",
+        request_digest=request.digest(),
+    ).model_copy(update=changes)
+    registry.answers["releases"] = (record,)
+    return record
+
+
+def test_a_repeat_attaches_to_the_active_release(run: Run, releases: Any, registry: Any) -> None:
+    record = recorded(run, releases, registry)
+    result = run(*KEYED)
+    assert (result.code, releases.calls) == (0, [])
+    assert record.release_id in result.out
+    assert run(*KEYED, "--wait").code == 1, "it follows the release, which has no outcome yet"
+    assert [name for name, *_ in releases.calls] == ["wait"]
+
+
+@pytest.mark.parametrize(("outcome", "code"), [(Outcome.PROMOTED, 0), (Outcome.ROLLED_BACK, 3)])
+def test_a_repeat_gives_the_recorded_outcome(
+    run: Run, releases: Any, registry: Any, outcome: Outcome, code: int
+) -> None:
+    recorded(run, releases, registry, outcome=outcome, reason="as it ended")
+    result = run(*KEYED, "--wait")
+    assert (result.code, releases.calls) == (code, [])
+    assert "as it ended" in result.out
+
+
+def test_a_request_key_names_one_request_for_ever(run: Run, releases: Any, registry: Any) -> None:
+    recorded(run, releases, registry)
+    result = run(*KEYED, "--reason", "another")
+    assert (result.code, releases.calls) == (4, [])
+    assert "build-7" in result.err
+
+
+def test_a_repeat_that_overtakes_the_first_attempt_attaches(run: Run, releases: Any, registry: Any) -> None:
+    record = recorded(run, releases, registry)
+    looks = iter([(), (record,)])
+    registry.answers["releases"] = lambda _: next(looks)
+    releases.failure = ReleaseActive()
+    result = run(*KEYED)
+    assert (result.code, record.release_id in result.out) == (0, True)
+
+
+def test_start_asks_for_a_release_and_says_what_is_next(run: Run, releases: Any, registry: Any) -> None:
+    registry.answers["releases"] = ()
     result = run(
         "release",
         "start",
