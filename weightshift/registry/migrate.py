@@ -50,16 +50,18 @@ async def _apply(connection: LoneConnection) -> int:
         "CREATE TABLE IF NOT EXISTS schema_migration (version integer PRIMARY KEY, name text NOT NULL, "
         "applied_at timestamptz NOT NULL DEFAULT clock_timestamp())"
     )
-    version: int = await connection.fetchval(QUERIES["schema_version"]) or 0
-    refuse_newer(version)
-    for migration in migrations()[version:]:
+    records = await connection.fetch(QUERIES["select_applied_migrations"])
+    applied = {record["version"] for record in records}
+    refuse_newer(applied)
+    for migration in migrations():
+        if migration.version in applied:
+            continue
         await connection.execute(migration.statements)
         await connection.execute(
             "INSERT INTO schema_migration (version, name) VALUES ($1, $2)", migration.version, migration.name
         )
         _logger.info("Applied migration %04d (%s).", migration.version, migration.name)
-        version = migration.version
-    return version
+    return migrations()[-1].version
 
 
 async def _grant(connection: LoneConnection, application_role: str) -> None:

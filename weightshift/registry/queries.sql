@@ -1,7 +1,7 @@
 -- Every statement of the registry. A block starts with its name and ends where the next one starts.
 
--- name: schema_version
-SELECT max(version) FROM schema_migration
+-- name: select_applied_migrations
+SELECT version FROM schema_migration ORDER BY version
 
 -- name: insert_artifact
 INSERT INTO model_artifact (model_name, artifact_id, manifest_uri, manifest_sha256, feature_schema)

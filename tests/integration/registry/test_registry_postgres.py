@@ -100,7 +100,7 @@ async def test_migrating_again_changes_nothing(database: PostgresAddress) -> Non
     versions = await asyncio.gather(
         *(migrate(owner_dsn=database.owner_dsn, application_role=database.application_role) for _ in range(3))
     )
-    assert versions == [len(migrations())] * 3
+    assert versions == [migrations()[-1].version] * 3
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ async def empty_database(
 
 
 async def test_a_database_without_the_schema_is_refused(empty_database: PostgresAddress) -> None:
-    with pytest.raises(SchemaMismatch, match=r"weightshift\.registry\.migrate"):
+    with pytest.raises(SchemaMismatch, match="weightshift registry migrate"):
         await PostgresRegistry.connect(dsn=empty_database.application_dsn)
 
 

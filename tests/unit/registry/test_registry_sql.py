@@ -4,6 +4,8 @@ from pathlib import Path
 import pytest
 
 import weightshift.registry
+from weightshift.errors import SchemaMismatch
+from weightshift.registry.postgres.database import refuse_mismatch
 from weightshift.registry.sql import QUERIES, migrations, parse_queries
 
 
@@ -26,5 +28,16 @@ def test_every_query_is_used_and_every_used_query_exists() -> None:
     assert used == set(QUERIES)
 
 
-def test_migrations_are_numbered_from_one() -> None:
-    assert [migration.version for migration in migrations()] == list(range(1, len(migrations()) + 1))
+def test_migrations_are_in_the_order_of_their_numbers() -> None:
+    versions = [migration.version for migration in migrations()]
+    assert versions == sorted(set(versions))
+    assert versions[0] == 1
+
+
+def test_a_database_is_compared_by_the_migrations_it_has() -> None:
+    versions = {migration.version for migration in migrations()}
+    refuse_mismatch(versions)
+    with pytest.raises(SchemaMismatch, match="lacks migrations 1"):
+        refuse_mismatch(versions - {1})
+    with pytest.raises(SchemaMismatch, match="9999"):
+        refuse_mismatch(versions | {9999})

@@ -1,7 +1,7 @@
 """A bounded pool of connections that either answers in time or says that it does not."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Self, TypeAlias
 
@@ -112,26 +112,27 @@ class Database:
         """Compare the database's schema version with this build's. Raises `SchemaMismatch`."""
         try:
             async with self.connection() as connection:
-                version = await connection.fetchval(QUERIES["schema_version"]) or 0
+                records = await connection.fetch(QUERIES["select_applied_migrations"])
         except asyncpg.UndefinedTableError:
-            version = 0
-        refuse_mismatch(version)
+            records = []
+        refuse_mismatch({record["version"] for record in records})
 
 
-def refuse_mismatch(version: int) -> None:
-    """Raise `SchemaMismatch` unless a database at `version` has exactly this build's schema."""
-    refuse_newer(version)
-    if version < len(migrations()):
+def refuse_mismatch(applied: Collection[int]) -> None:
+    """Raise `SchemaMismatch` unless a database with these migrations has exactly this build's schema."""
+    refuse_newer(applied)
+    if missing := [migration.version for migration in migrations() if migration.version not in applied]:
         raise SchemaMismatch(
-            f"The registry's database is at schema version {version}, this build needs {len(migrations())}; "
-            "run `python -m weightshift.registry.migrate`."
+            f"The registry's database is at schema version {max(applied, default=0)} and lacks migrations "
+            f"{', '.join(map(str, missing))}; run `weightshift registry migrate`."
         )
 
 
-def refuse_newer(version: int) -> None:
+def refuse_newer(applied: Collection[int]) -> None:
     """Raise `SchemaMismatch` for a database that a newer build has migrated."""
-    if version > len(migrations()):
+    known = {migration.version for migration in migrations()}
+    if unknown := [version for version in applied if version not in known]:
         raise SchemaMismatch(
-            f"The registry's database is at schema version {version}, this build knows only "
-            f"{len(migrations())}; use a build at least as new as the database."
+            f"The registry's database is at schema version {max(unknown)}, this build knows only "
+            f"{max(known)}; use a build at least as new as the database."
         )
