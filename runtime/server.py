@@ -22,6 +22,8 @@ from weightshift.settings import StoreSettings
 _logger = logging.getLogger(__name__)
 _BACKLOG = 2048
 _CLOSING_SECONDS = 5
+# Longer than proxies keep an idle connection, so that none sends a request into a closing one.
+_KEEP_ALIVE_SECONDS = 7200
 
 
 class _Server(uvicorn.Server):
@@ -79,6 +81,7 @@ def _server(app: ASGIApp) -> _Server:
             server_header=False,
             date_header=False,
             backlog=_BACKLOG,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=_CLOSING_SECONDS,
         )
     )

@@ -221,7 +221,7 @@ async def running(
                 "CACHE_DIR": str(cache),
                 "HEARTBEAT": "0.2",
                 "START_WAIT": "1",
-                "PROPAGATION_SECONDS": "0.3",
+                "PROPAGATION_SECONDS": "2",
                 "DRAIN_DEADLINE": "5",
             }.items()
         },

@@ -1,6 +1,8 @@
 """The real process without a registry: what it answers, and to whom."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +32,24 @@ def test_the_process_runs_few_threads(unpublished: Any) -> None:
     status = Path(f"/proc/{unpublished.process.pid}/status").read_text(encoding="ascii")
     threads = int(re.search(r"^Threads:\s+(\d+)$", status, re.MULTILINE)[1])  # type: ignore[index]
     assert threads <= 10
+
+
+def test_bad_settings_end_the_start_with_one_line_each_and_no_secret(tmp_path: Path) -> None:
+    environment = {
+        "WEIGHTSHIFT_RUNTIME_MODEL": "../ranker",
+        "WEIGHTSHIFT_RUNTIME_ADMIN_TOKEN": "hunter2",
+        "WEIGHTSHIFT_RUNTIME_CACHE_DIR": str(tmp_path),
+    }
+    finished = subprocess.run(
+        [sys.executable, "-m", "runtime"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert finished.returncode == 2
+    assert "model" in finished.stderr
+    assert "admin_token" in finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert "hunter2" not in finished.stderr
