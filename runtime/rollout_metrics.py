@@ -19,6 +19,8 @@ CODES = (200, 400, 500, 503)
 SERIES_KEPT_SECONDS = 300.0
 _GROWTH = 1.1
 _SHORTEST, _LONGEST = 0.001, 10.0
+_PHASE_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+_BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
 
 
 def latency_buckets() -> tuple[float, ...]:
@@ -50,35 +52,23 @@ class RolloutMetrics:
         names = ["model", "environment", "cohort"]
         of_generation = [*names, "artifact", "revision"]
         self._requests = self._counter("requests", "Answers served.", [*of_generation, "code"])
-        self._duration = Histogram(
-            "weightshift_request_duration_seconds",
-            "Seconds from a complete request to its answer, queueing included.",
-            of_generation,
-            buckets=latency_buckets(),
-            registry=self.registry,
+        self._duration = self._histogram(
+            "request_duration_seconds", "Queueing and execution.", of_generation, latency_buckets()
         )
         self._info = self._gauge(
             "generation_info", "Which generation stands for a revision.", [*of_generation, "generation"]
         )
         self._rejected = self._counter("rejected_requests", "Requests refused.", [*names, "reason"])
-        self._phase = Histogram(
-            "weightshift_artifact_phase_duration_seconds",
-            "Seconds a candidate spent in a phase.",
-            [*names, "phase"],
-            buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000),
-            registry=self.registry,
+        self._phase = self._histogram(
+            "artifact_phase_duration_seconds", "Phases of candidates.", [*names, "phase"], _PHASE_BUCKETS
         )
         own = self._identity
         self.unready = self._counter("unready_requests", "Refused, below the floor.", names).labels(*own)
         self.conflicts = self._counter("target_conflicts", "Targets refused.", names).labels(*own)
         self.cleanup_failures = self._counter("cleanup_failures", "Failed clean-ups.", names).labels(*own)
         self.queue_length = self._gauge("queue_length", "Requests waiting.", names).labels(*own)
-        self.batch_size = Histogram(
-            "weightshift_batch_size",
-            "Requests answered by one forward pass.",
-            names,
-            buckets=(1, 2, 4, 8, 16, 32, 64),
-            registry=self.registry,
+        self.batch_size = self._histogram(
+            "batch_size", "Requests per forward pass.", names, _BATCH_BUCKETS
         ).labels(*own)
         self.desired_revision = self._gauge("desired_revision", "Accepted target.", names).labels(*own)
         self.actual_revision = self._gauge("actual_revision", "Serving revision.", names).labels(*own)
@@ -140,3 +130,6 @@ class RolloutMetrics:
 
     def _gauge(self, name: str, text: str, labels: list[str]) -> Gauge:
         return Gauge(f"weightshift_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, labels: list[str], buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"weightshift_{name}", text, labels, buckets=buckets, registry=self.registry)
