@@ -12,7 +12,6 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.worker import Worker
 
-from activities.evidence import EvidenceActivities
 from activities.fleet import FleetActivities
 from activities.mesh import MeshActivities
 from activities.metrics import MetricsActivities
@@ -70,7 +69,6 @@ def build_workers(
             fleet.warm_up,
             fleet.check_capacity,
             metrics.observe,
-            EvidenceActivities(registry=registry).record,
         ],
         max_concurrent_activities=_CONTROL_SLOTS,
         graceful_shutdown_timeout=timedelta(seconds=settings.graceful_shutdown),

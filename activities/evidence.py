@@ -1,22 +1,16 @@
-"""The activity that appends a release's evidence to the audit chain."""
+"""Recording a release's evidence in the audit chain.
 
-from temporalio import activity
+Evidence has no activity of its own: it travels with the next command that goes to the registry anyway, so
+that a release leaves a short history. A row that is sent twice is recognised by its operation id.
+"""
 
-from activities.failures import application_errors
-from activities.options import RECORD_EVIDENCE
-from weightshift.contracts.commands import EvidenceBatch
+from collections.abc import Sequence
+
+from weightshift.contracts.evidence import Evidence
 from weightshift.registry.base import Registry
 
 
-class EvidenceActivities:
-    """Writes evidence; a repeated row is recognised by its operation id."""
-
-    def __init__(self, *, registry: Registry) -> None:
-        self._registry = registry
-
-    @activity.defn(name=RECORD_EVIDENCE.name)
-    async def record(self, batch: EvidenceBatch) -> None:
-        """Append the rows in order."""
-        with application_errors():
-            for row in batch.rows:
-                await self._registry.record_evidence(row)
+async def record_evidence(registry: Registry, rows: Sequence[Evidence]) -> None:
+    """Append the rows in order. Raises `RegistryUnreachable`."""
+    for row in rows:
+        await registry.record_evidence(row)

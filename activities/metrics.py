@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from temporalio import activity
 
+from activities.evidence import record_evidence
 from activities.observation import MetricsReader, StageObservation
 from activities.options import OBSERVE
 from weightshift.contracts.commands import InstanceRef, Observation, Observed
@@ -50,16 +51,26 @@ class MetricsActivities:
     async def observe(self, observation: Observation) -> Observed:
         """Return on a breach or a lost instance at once, otherwise when the observation's mode allows."""
         stage = StageObservation(observation, self._reader)
+        recorded = await self._record_evidence(observation)
         tick = min(observation.interval.total_seconds(), _LONGEST_TICK) / 2
         while True:
             lost = await self._lost(observation)
             if lost is not None:
-                return stage.observed(StageVerdict(outcome=StageOutcome.BREACH, reason=lost))
+                verdict = StageVerdict(outcome=StageOutcome.BREACH, reason=lost)
+                return stage.observed(verdict, evidence_recorded=recorded)
             verdict = await stage.judge_due_intervals(self._clock())
             activity.heartbeat(verdict.reason)
             if stage.is_final(verdict, self._clock()):
-                return stage.observed(verdict)
+                return stage.observed(verdict, evidence_recorded=recorded)
             await asyncio.sleep(tick)
+
+    async def _record_evidence(self, observation: Observation) -> bool:
+        """Record what was gathered before; a registry that is away must not keep a stage from its judge."""
+        try:
+            await record_evidence(self._registry, observation.evidence)
+        except RegistryUnreachable:
+            return False
+        return True
 
     async def _lost(self, observation: Observation) -> str | None:
         try:

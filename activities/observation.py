@@ -105,11 +105,12 @@ class StageObservation:
         slack = self._interval + self._reader.scrape_interval
         return mode is ObserveMode.WINDOW and elapsed >= stage.max_window.total_seconds() + slack
 
-    def observed(self, verdict: StageVerdict) -> Observed:
-        """Return the verdict with the evidence of harm for the next stage."""
+    def observed(self, verdict: StageVerdict, *, evidence_recorded: bool) -> Observed:
+        """Return the verdict with the wealth for the next stage."""
         evidence = self._state.evidence if self._state else {}
         return Observed(
             verdict=verdict,
+            evidence_recorded=evidence_recorded,
             wealth={
                 name: CarriedWealth(active=one.harm.active, idle=one.harm.idle)
                 for name, one in evidence.items()

@@ -13,15 +13,16 @@ from weightshift.contracts.commands import (
     Admittance,
     Capacity,
     CapacityCheck,
-    EvidenceBatch,
+    CompleteCommand,
     FleetProgress,
     FleetWait,
     MeshWrite,
     Observation,
     Observed,
+    PublishCommand,
 )
-from weightshift.contracts.release import Admission, Completion
-from weightshift.contracts.target import Publication, Target
+from weightshift.contracts.release import Admission
+from weightshift.contracts.target import Target
 from weightshift.contracts.traffic import MeshState
 
 Argument = TypeVar("Argument")
@@ -68,10 +69,9 @@ class Call(Generic[Argument, Answer]):
 
 
 ADMIT = Call[Admission, Admittance]("registry.admit", Admittance)
-PUBLISH = Call[Publication, Target]("registry.publish", Target)
-SEAL = Call[Publication, Target]("registry.publish", Target, give_up_after=None)
-COMPLETE = Call[Completion, None]("registry.complete", type(None), give_up_after=None)
-RECORD_EVIDENCE = Call[EvidenceBatch, None]("evidence.record", type(None), give_up_after=None)
+PUBLISH = Call[PublishCommand, Target]("registry.publish", Target)
+SEAL = Call[PublishCommand, Target]("registry.publish", Target, give_up_after=None)
+COMPLETE = Call[CompleteCommand, None]("registry.complete", type(None), give_up_after=None)
 
 DOWNLOAD = Call[FleetWait, FleetProgress](
     "fleet.download",

@@ -4,12 +4,13 @@ from datetime import timedelta
 
 from temporalio import activity
 
+from activities.evidence import record_evidence
 from activities.failures import application_errors
 from activities.options import ADMIT, COMPLETE, PUBLISH
-from weightshift.contracts.commands import Admittance, InstanceRef
+from weightshift.contracts.commands import Admittance, CompleteCommand, InstanceRef, PublishCommand
 from weightshift.contracts.identity import Cohort, Service
-from weightshift.contracts.release import Admission, Completion, Outcome
-from weightshift.contracts.target import Publication, Target
+from weightshift.contracts.release import Admission, Outcome
+from weightshift.contracts.target import Target
 from weightshift.errors import NoCanaryCapacity
 from weightshift.registry.base import Registry
 
@@ -52,13 +53,15 @@ class RegistryActivities:
         }
 
     @activity.defn(name=PUBLISH.name)
-    async def publish(self, publication: Publication) -> Target:
+    async def publish(self, command: PublishCommand) -> Target:
         """Publish a target, fenced."""
         with application_errors():
-            return await self._registry.publish(publication)
+            await record_evidence(self._registry, command.evidence)
+            return await self._registry.publish(command.publication)
 
     @activity.defn(name=COMPLETE.name)
-    async def complete(self, completion: Completion) -> None:
+    async def complete(self, command: CompleteCommand) -> None:
         """Record the outcome and free the lock."""
         with application_errors():
-            await self._registry.complete(completion)
+            await record_evidence(self._registry, command.evidence)
+            await self._registry.complete(command.completion)

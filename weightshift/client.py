@@ -39,6 +39,7 @@ TASK_QUEUE = "weightshift"
 MODEL_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseModel")
 ENVIRONMENT_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseEnvironment")
 ARTIFACT_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseArtifact")
+STAGE_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseStage")
 _POLL_SECONDS = 0.25
 
 
@@ -83,6 +84,7 @@ class ReleaseClient:
                         SearchAttributePair(MODEL_ATTRIBUTE, service.model),
                         SearchAttributePair(ENVIRONMENT_ATTRIBUTE, service.environment),
                         SearchAttributePair(ARTIFACT_ATTRIBUTE, request.artifact_id),
+                        SearchAttributePair(STAGE_ATTRIBUTE, "preparing"),
                     ]
                 ),
                 static_summary=f"{request.artifact_id} to {service}",

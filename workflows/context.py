@@ -9,8 +9,8 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 
 with workflow.unsafe.imports_passed_through():
-    from activities.options import RECORD_EVIDENCE, Call, mesh_queue
-    from weightshift.contracts.commands import Admittance, CarriedWealth, EvidenceBatch, FleetProgress
+    from activities.options import Call, mesh_queue
+    from weightshift.contracts.commands import Admittance, CarriedWealth, FleetProgress
     from weightshift.contracts.evidence import Evidence
     from weightshift.contracts.identity import Fence
     from weightshift.contracts.release import (
@@ -30,6 +30,17 @@ Answer = TypeVar("Answer")
 
 STAGE_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseStage")
 VERDICT_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseVerdict")
+
+_PREPARING = "preparing"
+_SEARCHABLE = {
+    **dict.fromkeys(ReleasePhase, _PREPARING),
+    ReleasePhase.PROMOTING: "promoting",
+    ReleasePhase.RETURNING: "promoting",
+    ReleasePhase.PARACHUTE: "parachute",
+    ReleasePhase.RETIRING: "parachute",
+    ReleasePhase.ROLLING_BACK: "rolling-back",
+}
+"""What a release is found by: coarser than its phase, since every change costs an event."""
 
 
 class Interrupted(Exception):
@@ -62,9 +73,9 @@ class ReleaseContext:
         self.promote_requested = False
         self.paused = False
         self.steps: list[Step] = []
-        self.evidence: list[Evidence] = []
-        self.pending_evidence: list[workflow.ActivityHandle[None]] = []
+        self.evidence: tuple[Evidence, ...] = ()
         self._sequence = 0
+        self._searchable = _PREPARING
 
     # --- identity of commands -------------------------------------------------------------------
 
@@ -90,6 +101,11 @@ class ReleaseContext:
     def interrupted(self) -> bool:
         """Whether a rollback was requested and may take effect now."""
         return self.interruptible and self.rollback_request is not None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the release went through and nothing can turn it back any more."""
+        return not self.interruptible and self.outcome is Outcome.PROMOTED
 
     def checkpoint(self) -> None:
         """Raise when a rollback or a cancellation is due.
@@ -163,6 +179,20 @@ class ReleaseContext:
             raise
         return handle.result()
 
+    async def look_up(self, call: Call[Argument, Answer], argument: Argument, *, summary: str) -> Answer:
+        """Run a short, harmless question inside the workflow's worker; costs one event."""
+        answer: Answer = await workflow.execute_local_activity(
+            call.name,
+            argument,
+            result_type=call.answer,
+            start_to_close_timeout=call.longest_attempt,
+            schedule_to_close_timeout=call.give_up_after,
+            retry_policy=call.retry,
+            summary=summary,
+        )
+        self.checkpoint()
+        return answer
+
     async def execute_to_the_end(
         self, call: Call[Argument, Answer], argument: Argument, *, summary: str
     ) -> Answer:
@@ -175,14 +205,9 @@ class ReleaseContext:
                 continue  # `checkpoint` still sees the cancellation
         return handle.result()
 
-    def flush_evidence(self) -> None:
-        """Send the evidence gathered so far, without waiting for it."""
-        if self.evidence:
-            batch = EvidenceBatch(rows=tuple(self.evidence))
-            self.evidence = []
-            self.pending_evidence.append(
-                self.start(RECORD_EVIDENCE, batch, summary=f"{len(batch.rows)} rows of evidence")
-            )
+    def recorded(self, rows: tuple[Evidence, ...]) -> None:
+        """Forget evidence that the registry has. Rows whose fate is unknown stay, to be sent once more."""
+        self.evidence = self.evidence[len(rows) :]
 
     # --- the story ------------------------------------------------------------------------------
 
@@ -190,24 +215,25 @@ class ReleaseContext:
         """Move to a phase, for the status, the Temporal UI and searches."""
         self.phase = phase
         self.tell(text)
-        stage = f"{phase} {self.stage_weight} %" if self.stage_weight is not None else str(phase)
-        workflow.upsert_search_attributes([STAGE_ATTRIBUTE.value_set(stage)])
+        stage = _SEARCHABLE[phase] if self.stage_weight is None else f"{phase} {self.stage_weight} %"
+        if stage != self._searchable and phase is not ReleasePhase.DONE:
+            self._searchable = stage
+            workflow.upsert_search_attributes([STAGE_ATTRIBUTE.value_set(stage)])
 
     def tell(self, text: str, **data: Any) -> None:
         """Add a line to the release's story and a row to its evidence."""
         self.steps.append(Step(at=workflow.now(), text=text))
         number = len(self.steps)
-        self.evidence.append(
-            Evidence(
-                service=self.request.service,
-                release_id=self.request.release_id,
-                operation_id=f"{self.request.release_id}:step:{number}",
-                step=str(self.phase),
-                operator=self.request.operator,
-                summary=text,
-                data=data,
-            )
+        row = Evidence(
+            service=self.request.service,
+            release_id=self.request.release_id,
+            operation_id=f"{self.request.release_id}:step:{number}",
+            step=str(self.phase),
+            operator=self.request.operator,
+            summary=text,
+            data=data,
         )
+        self.evidence = (*self.evidence, row)
         workflow.set_current_details(self._markdown())
 
     def tell_progress(self, progress: FleetProgress) -> None:

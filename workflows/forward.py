@@ -14,7 +14,15 @@ with workflow.unsafe.imports_passed_through():
         VERIFY,
         WARM_UP,
     )
-    from weightshift.contracts.commands import CapacityCheck, FleetProgress, FleetWait, InstanceRef, MeshWrite
+    from weightshift.contracts.commands import (
+        CapacityCheck,
+        CompleteCommand,
+        FleetProgress,
+        FleetWait,
+        InstanceRef,
+        MeshWrite,
+        PublishCommand,
+    )
     from weightshift.contracts.identity import Cohort
     from weightshift.contracts.instance import CandidatePhase
     from weightshift.contracts.plan import ResolvedStage
@@ -45,21 +53,21 @@ async def publish(
 ) -> Target:
     """Publish an artifact to a cohort, if nobody else did since its revision was read."""
     fence = context.next_fence()
-    return await context.execute(
-        PUBLISH,
-        Publication(
-            service=context.request.service,
-            cohort=cohort,
-            artifact_id=artifact_id,
-            expected_revision=expected_revision,
-            fence=fence,
-            operation_id=context.operation_id(fence),
-            release_id=context.request.release_id,
-            operator=context.request.operator,
-            reason=context.request.reason,
-        ),
-        summary=f"publish {artifact_id} to {cohort}",
+    publication = Publication(
+        service=context.request.service,
+        cohort=cohort,
+        artifact_id=artifact_id,
+        expected_revision=expected_revision,
+        fence=fence,
+        operation_id=context.operation_id(fence),
+        release_id=context.request.release_id,
+        operator=context.request.operator,
+        reason=context.request.reason,
     )
+    command = PublishCommand(publication=publication, evidence=context.evidence)
+    target = await context.execute(PUBLISH, command, summary=f"publish {artifact_id} to {cohort}")
+    context.recorded(command.evidence)
+    return target
 
 
 async def prepare_canary(context: ReleaseContext) -> None:
@@ -88,7 +96,6 @@ async def prepare_canary(context: ReleaseContext) -> None:
         )
         context.tell_progress(progress)
     context.reload_seconds = _slowest_load(progress)
-    context.flush_evidence()
 
 
 async def shift_traffic(context: ReleaseContext) -> None:
@@ -101,11 +108,10 @@ async def shift_traffic(context: ReleaseContext) -> None:
         context.enter(ReleasePhase.OBSERVING, f"shifting {stage.weight} % to canary")
         await shift(context, TrafficSplit.with_canary(stage.weight))
         await observe_stage(context, stage)
-    context.flush_evidence()
 
 
 async def _check_capacity(context: ReleaseContext, stage: ResolvedStage) -> None:
-    capacity = await context.execute(
+    capacity = await context.look_up(
         CHECK_CAPACITY,
         CapacityCheck(
             service=context.request.service,
@@ -199,24 +205,22 @@ async def _retire(context: ReleaseContext) -> None:
 
 
 async def finish(context: ReleaseContext) -> None:
-    """Record the outcome and free the lock; nothing may interrupt this."""
+    """Record the outcome and free the lock, last of all: another release may start after it."""
     context.interruptible = False
     outcome = context.outcome or Outcome.REFUSED
-    context.enter(ReleasePhase.DONE, f"{outcome}: {context.reason}")
-    context.flush_evidence()
-    for handle in context.pending_evidence:
-        await workflow.wait_condition(handle.done)
+    completion = Completion(
+        service=context.request.service,
+        release_id=context.request.release_id,
+        outcome=outcome,
+        reason=context.reason,
+        fence=context.next_fence(),
+    )
     await context.execute_to_the_end(
         COMPLETE,
-        Completion(
-            service=context.request.service,
-            release_id=context.request.release_id,
-            outcome=outcome,
-            reason=context.reason,
-            fence=context.next_fence(),
-        ),
+        CompleteCommand(completion=completion, evidence=context.evidence),
         summary=f"free {context.request.service}: {outcome}",
     )
+    context.enter(ReleasePhase.DONE, f"{outcome}: {context.reason}")
 
 
 def fleet_wait(

@@ -8,8 +8,14 @@ with workflow.unsafe.imports_passed_through():
     from activities.options import OBSERVE
     from weightshift.contracts.commands import Observation, Observed, ObserveMode
     from weightshift.contracts.plan import OnInconclusive, ResolvedStage
-    from weightshift.contracts.verdict import StageOutcome
+    from weightshift.contracts.verdict import StageOutcome, StageVerdict
     from workflows.context import ReleaseContext
+
+
+_JUDGE_GRACE = timedelta(minutes=2)
+_NO_JUDGEMENT = StageVerdict(
+    outcome=StageOutcome.INCONCLUSIVE, reason="no judgement arrived in time: is a worker running?"
+)
 
 
 class StageBreached(Exception):
@@ -66,7 +72,7 @@ class _StageObservation:
             self._mode = ObserveMode.WATCH
             return False
         if outcome is StageOutcome.HEALTHY:
-            await context.wait(lambda: context.promote_requested, timeout=self._window_left())
+            await self._rest_of_the_window()
             return True
         if context.request.plan.on_inconclusive is OnInconclusive.ROLLBACK:
             raise StageBreached(f"inconclusive: {observed.verdict.reason}")
@@ -76,39 +82,63 @@ class _StageObservation:
         return False
 
     async def _judge(self) -> Observed | None:
-        """Run one judgement; None when a message ended it, to look at the intents again."""
+        """Run one judgement; None when a message ended it, to look at the intents again.
+
+        The judge itself knows the window and the longest window; the timer is there in case no judge does.
+        """
         context, weight = self._context, self._stage.weight
         began = workflow.now()
-        handle = context.start(OBSERVE, self._observation(), summary=f"judge {weight} % ({self._mode})")
+        observation = self._observation()
+        handle = context.start(OBSERVE, observation, summary=f"judge {weight} % ({self._mode})")
         try:
-            await context.wait(
+            in_time = await context.wait(
                 lambda: handle.done() or self._intent_changed(),
-                timeout=self._window_left(),
-                summary=f"observation window at {weight} %",
+                timeout=self._deadline() if self._mode is ObserveMode.WINDOW else None,
+                summary=f"{weight} %: observed for {self._stage.window}, at most {self._stage.max_window}",
             )
-            await context.wait(lambda: handle.done() or self._intent_changed())
         finally:
             if not handle.done():
                 handle.cancel()
         if self._mode is ObserveMode.WATCH:
             self._paused_for += workflow.now() - began
+        if not in_time:
+            return self._keep(Observed(verdict=_NO_JUDGEMENT))
         if not handle.done():
             self._mode = ObserveMode.WINDOW
             return None
         observed = handle.result()
-        context.verdict = observed.verdict
-        context.tell(
-            f"{weight} %: {observed.verdict.outcome}: {observed.verdict.reason}",
+        if observed.evidence_recorded:
+            context.recorded(observation.evidence)
+        return self._keep(observed)
+
+    def _keep(self, observed: Observed) -> Observed:
+        self._context.verdict = observed.verdict
+        self._context.tell(
+            f"{self._stage.weight} %: {observed.verdict.outcome}: {observed.verdict.reason}",
             verdict=observed.verdict.model_dump(mode="json"),
         )
         return observed
+
+    def _deadline(self) -> timedelta:
+        """Return how long to wait for a judgement that should have come by itself."""
+        interval = self._context.request.plan.interval
+        passed = workflow.now() - self._started_at
+        longest = self._stage.max_window + self._paused_for + 2 * interval + _JUDGE_GRACE
+        return max(longest - passed, interval)
 
     def _intent_changed(self) -> bool:
         resumed = self._mode is ObserveMode.WATCH and not self._context.paused
         return self._context.promote_requested or resumed
 
-    def _window_left(self) -> timedelta:
-        return max(self._started_at + self._stage.window - workflow.now(), timedelta())
+    async def _rest_of_the_window(self) -> None:
+        """Wait out what is left where the judge's clock runs ahead: a window is never cut short."""
+        left = self._started_at + self._stage.window - workflow.now()
+        if left > timedelta():
+            await self._context.wait(
+                lambda: self._context.promote_requested,
+                timeout=left,
+                summary=f"rest of the window at {self._stage.weight} %",
+            )
 
     def _observation(self) -> Observation:
         context = self._context
@@ -125,4 +155,5 @@ class _StageObservation:
             canary=context.admittance.canary,
             wealth=context.wealth,
             mode=self._mode,
+            evidence=context.evidence,
         )

@@ -7,7 +7,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from activities.options import CUT, RESTORE, SEAL
-    from weightshift.contracts.commands import MeshWrite
+    from weightshift.contracts.commands import MeshWrite, PublishCommand
     from weightshift.contracts.identity import Cohort
     from weightshift.contracts.instance import CandidatePhase
     from weightshift.contracts.release import Outcome, ReleasePhase
@@ -68,25 +68,27 @@ async def _seal(context: ReleaseContext, cohort: Cohort) -> Target | None:
     if healthy is None:
         return None
     fence = context.next_fence()
+    publication = Publication(
+        service=context.request.service,
+        cohort=cohort,
+        artifact_id=healthy.artifact_id,
+        raise_serve_floor=cohort is Cohort.CANARY,
+        fence=fence,
+        operation_id=context.operation_id(fence),
+        release_id=context.request.release_id,
+        operator=context.request.operator,
+        reason="rollback",
+    )
+    command = PublishCommand(publication=publication, evidence=context.evidence)
     try:
-        return await context.execute_to_the_end(
-            SEAL,
-            Publication(
-                service=context.request.service,
-                cohort=cohort,
-                artifact_id=healthy.artifact_id,
-                raise_serve_floor=cohort is Cohort.CANARY,
-                fence=fence,
-                operation_id=context.operation_id(fence),
-                release_id=context.request.release_id,
-                operator=context.request.operator,
-                reason="rollback",
-            ),
-            summary=f"seal {cohort} with {healthy.artifact_id}",
+        target = await context.execute_to_the_end(
+            SEAL, command, summary=f"seal {cohort} with {healthy.artifact_id}"
         )
     except ActivityError as error:
         context.tell(f"{cohort} not sealed: {error.cause}")
         return None
+    context.recorded(command.evidence)
+    return target
 
 
 async def _restore_stable(context: ReleaseContext) -> None:

@@ -43,12 +43,13 @@ class ReleaseWorkflow:
             await roll_back(
                 context, f"{asked.reason} ({asked.operator})", context.rollback_asked_at or workflow.now()
             )
+            await finish(context)
         except (StageBreached, FailureError, asyncio.CancelledError) as error:
             # Nothing else is compensated: a bug must stay visible as a failing workflow task.
             if context.admitted is None:
                 raise
             await roll_back(context, describe(error), workflow.now())
-        await finish(context)
+            await finish(context)
         await workflow.wait_condition(workflow.all_handlers_finished)
         return ReleaseResult(
             release_id=request.release_id,
@@ -63,11 +64,12 @@ class ReleaseWorkflow:
         await admit(context)
         if context.admittance.first:
             await run_first_release(context)
-            return
-        await prepare_canary(context)
-        await shift_traffic(context)
-        await take_over(context)
-        await retain(context)
+        else:
+            await prepare_canary(context)
+            await shift_traffic(context)
+            await take_over(context)
+            await retain(context)
+        await finish(context)
 
     @workflow.signal(name="rollback", description="Take traffic back now. Every field is optional.")
     def request_rollback(self, rollback: RollbackRequest = RollbackRequest()) -> None:  # noqa: B008 (frozen)
@@ -84,6 +86,11 @@ class ReleaseWorkflow:
             lambda: self._context.traffic_is_back or self._context.phase is ReleasePhase.DONE
         )
         return self._context.status()
+
+    @rollback_and_wait.validator
+    def _may_roll_back(self, rollback: RollbackRequest = RollbackRequest()) -> None:  # noqa: B008
+        if self._context.is_final:
+            raise ApplicationError("the release has ended; release the previous artifact", type="Conflict")
 
     @workflow.update(description="Skip the rest of the current observation window, or of the parachute.")
     def promote(self) -> ReleaseStatus:

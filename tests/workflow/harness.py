@@ -1,16 +1,23 @@
 """The real workflow and activities over in-memory twins of our seams."""
 
 import asyncio
+import contextlib
+import sys
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
+from pathlib import Path
+from typing import Self
 
 from temporalio import activity
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
 from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
-from activities.evidence import EvidenceActivities
+from activities.evidence import record_evidence
 from activities.fleet import FleetActivities
 from activities.mesh import MeshActivities
 from activities.options import mesh_queue
@@ -27,7 +34,7 @@ from weightshift.contracts.instance import (
 )
 from weightshift.contracts.manifest import ArtifactRecord
 from weightshift.contracts.plan import Gate, Metric, Plan, Stage
-from weightshift.contracts.release import ReleasePhase, ReleaseRequest, ReleaseResult
+from weightshift.contracts.release import Outcome, ReleasePhase, ReleaseRequest, ReleaseResult
 from weightshift.contracts.target import Target
 from weightshift.contracts.traffic import MeshState, TrafficSplit
 from weightshift.contracts.verdict import StageOutcome, StageVerdict
@@ -48,6 +55,26 @@ FAST_PLAN = Plan(
 
 UNJUDGED_PLAN = FAST_PLAN.model_copy(update={"window": timedelta(), "max_window": timedelta()})
 """Stages without windows, so that nothing but the parachute takes time."""
+
+
+@contextlib.asynccontextmanager
+async def time_skipping_server() -> AsyncIterator[WorkflowEnvironment]:
+    """Start a time-skipping server, from the installed package, never downloaded.
+
+    One for each test: an activity that its workflow left behind stops the skipping for good.
+    """
+    async with await WorkflowEnvironment.start_time_skipping(
+        data_converter=pydantic_data_converter,
+        test_server_existing_path=str(Path(sys.executable).parent / "temporal-test-server"),
+    ) as environment:
+        keyword = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
+        await environment.client.operator_service.add_search_attributes(
+            AddSearchAttributesRequest(
+                namespace=environment.client.namespace,
+                search_attributes=dict.fromkeys(ATTRIBUTES, keyword),
+            )
+        )
+        yield environment
 
 
 class SimulatedFleet:
@@ -121,11 +148,12 @@ def _unfit(target: Target) -> CandidateProgress:
 class ScriptedObservations:
     """Stands in for the judgement of metrics: healthy, unless a weight is told otherwise."""
 
-    def __init__(self) -> None:
+    def __init__(self, registry: MemoryRegistry) -> None:
         self.outcomes: dict[int, list[StageOutcome]] = {}
         self.asked: list[Observation] = []
         self.blocked: set[int] = set()
         self.reached = asyncio.Condition()
+        self._registry = registry
 
     @activity.defn(name="metrics.observe")
     async def observe(self, observation: Observation) -> Observed:
@@ -139,7 +167,11 @@ class ScriptedObservations:
             await asyncio.sleep(0.01)
         script = self.outcomes.get(weight, [])
         outcome = script.pop(0) if script else StageOutcome.HEALTHY
-        return Observed(verdict=StageVerdict(outcome=outcome, reason=f"scripted {outcome}"))
+        verdict = StageVerdict(outcome=outcome, reason=f"scripted {outcome}")
+        recorded = self._registry.available
+        if recorded:
+            await record_evidence(self._registry, observation.evidence)
+        return Observed(verdict=verdict, evidence_recorded=recorded)
 
 
 class CountingMesh(MemoryMesh):
@@ -162,7 +194,7 @@ class Harness:
         self.registry = MemoryRegistry()
         self.mesh = CountingMesh()
         self.fleet = SimulatedFleet(self.registry, self.service)
-        self.observations = ScriptedObservations()
+        self.observations = ScriptedObservations(self.registry)
         self.client = ReleaseClient(client=environment.client, task_queue=self.queue)
         self._count = 0
 
@@ -256,10 +288,24 @@ class Harness:
                     fleet.warm_up,
                     fleet.check_capacity,
                     self.observations.observe,
-                    EvidenceActivities(registry=self.registry).record,
                 ],
             ),
             Worker(
                 client, task_queue=mesh_queue(self.queue), activities=[MeshActivities(mesh=self.mesh).write]
             ),
         ]
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Run workers and fleet, with v41 released and v42 and v43 ready."""
+        async with contextlib.AsyncExitStack() as exits:
+            for worker in self.workers(self.environment.client):
+                await exits.enter_async_context(worker)
+            fleet = asyncio.create_task(self.fleet.run())
+            exits.callback(fleet.cancel)
+            for artifact_id in ("v41", "v42", "v43"):
+                await self.artifact(artifact_id)
+            await self.fleet.follow()
+            first = await self.release("v41")
+            assert first.outcome is Outcome.PROMOTED
+            yield self

@@ -249,6 +249,24 @@ async def test_traffic_goes_back_while_the_registry_is_away(harness: Harness) ->
     assert (await harness.result()).outcome is Outcome.ROLLED_BACK
 
 
+async def test_a_release_that_cannot_record_its_end_can_still_be_taken_back(harness: Harness) -> None:
+    await harness.start("v42", UNJUDGED_PLAN)
+
+    async def parachute_is_up() -> bool:
+        status = await harness.client.status(harness.service)
+        return status.phase is ReleasePhase.PARACHUTE and status.way_back == "instant"
+
+    await harness.until_in_real_time(parachute_is_up)
+    harness.registry.available = False
+    await harness.client.promote(harness.service)
+    await harness.until_in_real_time(lambda: harness.is_in(ReleasePhase.RETIRING))
+    await harness.client.signal_rollback(harness.service, RollbackRequest(reason="after all"))
+    harness.registry.available = True
+    result = await harness.result()
+    assert (result.outcome, result.reason) == (Outcome.ROLLED_BACK, "after all (unknown)")
+    assert await harness.serves(Cohort.STABLE, "v41")
+
+
 async def test_only_one_release_of_a_service_runs(harness: Harness) -> None:
     harness.observations.blocked.add(5)
     await harness.start("v42")

@@ -10,7 +10,8 @@ from weightshift.contracts.evidence import Evidence
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.instance import CandidatePhase
 from weightshift.contracts.plan import ResolvedStage
-from weightshift.contracts.target import Targets
+from weightshift.contracts.release import Completion
+from weightshift.contracts.target import Publication, Targets
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.contracts.verdict import StageVerdict
 
@@ -120,16 +121,29 @@ class Observation(Message):
     canary: tuple[InstanceRef, ...]
     wealth: dict[str, CarriedWealth] = Field(default_factory=dict)
     mode: ObserveMode = ObserveMode.WINDOW
+    evidence: tuple[Evidence, ...] = ()
 
 
 class Observed(Message):
-    """A stage's verdict, and the evidence of harm to carry into the next one."""
+    """A stage's verdict, and the wealth to carry into the next one.
+
+    `evidence_recorded` is False when the registry was away: the rows have to be sent again.
+    """
 
     verdict: StageVerdict
+    evidence_recorded: bool = False
     wealth: dict[str, CarriedWealth] = Field(default_factory=dict)
 
 
-class EvidenceBatch(Message):
-    """Rows for the audit chain, in order."""
+class PublishCommand(Message):
+    """A publication, and the evidence gathered before it, which is recorded first."""
 
-    rows: tuple[Evidence, ...]
+    publication: Publication
+    evidence: tuple[Evidence, ...] = ()
+
+
+class CompleteCommand(Message):
+    """The end of a release, and the evidence gathered before it, which is recorded first."""
+
+    completion: Completion
+    evidence: tuple[Evidence, ...] = ()

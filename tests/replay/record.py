@@ -1,0 +1,121 @@
+"""Records histories of the current workflow code: `python -m tests.replay.record NAME …`.
+
+Only new histories are recorded; one that exists is what running releases look like and is never replaced.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from tests.workflow.harness import UNJUDGED_PLAN, Harness, time_skipping_server
+from weightshift.client import workflow_id
+from weightshift.contracts.release import ReleasePhase, RollbackRequest
+from weightshift.contracts.verdict import StageOutcome
+
+HISTORIES = Path(__file__).parent / "histories"
+
+
+async def promoted(harness: Harness) -> None:
+    """Through every stage, parachute and retirement."""
+    await harness.release("v42")
+
+
+async def rolled_back_by_signal(harness: Harness) -> None:
+    """A signal at 25 %."""
+    harness.observations.blocked.add(25)
+    await harness.start("v42")
+    await harness.until_judging(25)
+    await harness.client.signal_rollback(harness.service, RollbackRequest(operator="sre", reason="smells"))
+    await harness.result()
+
+
+async def rolled_back_by_gate(harness: Harness) -> None:
+    """A breach at 50 %."""
+    harness.observations.outcomes[50] = [StageOutcome.BREACH]
+    await harness.release("v42")
+
+
+async def refused_at_verify(harness: Harness) -> None:
+    """Weights that do not fit the architecture."""
+    harness.fleet.unfit.add("v42")
+    await harness.release("v42")
+
+
+async def cancelled(harness: Harness) -> None:
+    """A cancellation at 5 %."""
+    harness.observations.blocked.add(5)
+    await harness.start("v42")
+    await harness.until_judging(5)
+    await harness.environment.client.get_workflow_handle(workflow_id(harness.service)).cancel()
+    await harness.result()
+
+
+async def held_paused_and_promoted_by_hand(harness: Harness) -> None:
+    """Inconclusive at 5 %, paused and resumed, the rest of 25 % skipped."""
+    harness.observations.outcomes[5] = [StageOutcome.INCONCLUSIVE, StageOutcome.HEALTHY]
+    harness.observations.blocked.add(25)
+    await harness.start("v42")
+    await harness.until_judging(25)
+    await harness.client.pause(harness.service)
+    await harness.client.resume(harness.service)
+    await harness.client.promote(harness.service)
+    await harness.until_judging(50)
+    harness.observations.blocked.clear()
+    await harness.result()
+
+
+async def rolled_back_under_the_parachute(harness: Harness) -> None:
+    """Promoted, and taken back while the previous weights are warm."""
+    await harness.start("v42", UNJUDGED_PLAN)
+
+    async def parachute_is_up() -> bool:
+        status = await harness.client.status(harness.service)
+        return status.phase is ReleasePhase.PARACHUTE and status.way_back == "instant"
+
+    await harness.until_in_real_time(parachute_is_up)
+    await harness.client.rollback(harness.service, RollbackRequest(reason="late"))
+    await harness.result()
+
+
+async def first_release(harness: Harness) -> None:
+    """Nothing serves yet: the harness has released v41 already."""
+
+
+PATHS: dict[str, Callable[[Harness], Awaitable[None]]] = {
+    path.__name__: path
+    for path in (
+        promoted,
+        rolled_back_by_signal,
+        rolled_back_by_gate,
+        refused_at_verify,
+        cancelled,
+        held_paused_and_promoted_by_hand,
+        rolled_back_under_the_parachute,
+        first_release,
+    )
+}
+
+
+async def record(name: str) -> None:
+    """Run one path and write its history."""
+    target = HISTORIES / f"{name}.json"
+    if target.exists():
+        raise SystemExit(f"{target.name} exists and is never replaced; record under a new name")
+    async with contextlib.AsyncExitStack() as exits:
+        environment = await exits.enter_async_context(time_skipping_server())
+        harness = await exits.enter_async_context(Harness(environment).running())
+        await PATHS[name](harness)
+        handle = environment.client.get_workflow_handle(workflow_id(harness.service))
+        history = await handle.fetch_history()
+        target.write_text(history.to_json() + "\n")
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        asyncio.run(record(argument))
+    # The SDK's own threads may abort an interpreter that shuts down in order.
+    sys.stdout.flush()
+    os._exit(0)
