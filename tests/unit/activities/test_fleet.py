@@ -1,0 +1,116 @@
+from typing import Any
+
+import pytest
+
+from activities.fleet import assess, check_readiness
+from activities.metrics import lost_instance
+from weightshift.contracts.commands import CapacityCheck, FleetWait, InstanceRef
+from weightshift.contracts.identity import Cohort, Service
+from weightshift.contracts.instance import (
+    CandidatePhase,
+    CandidateProgress,
+    InstanceError,
+    InstanceReport,
+    InstanceState,
+    LoadedGeneration,
+)
+
+SERVICE = Service(model="ranker", environment="prod")
+REFERENCES = (
+    InstanceRef(instance_id="canary-0", boot_id="1"),
+    InstanceRef(instance_id="canary-1", boot_id="1"),
+)
+
+
+def candidate(phase: CandidatePhase, revision: int = 7, **changes: Any) -> CandidateProgress:
+    return CandidateProgress(revision=revision, artifact_id="v2", phase=phase, bytes_done=10, **changes)
+
+
+def state(instance_id: str, *, lost: bool = False, **changes: Any) -> InstanceState:
+    report = InstanceReport(
+        instance_id=instance_id, boot_id="1", service=SERVICE, cohort=Cohort.CANARY, ready=True
+    ).model_copy(update=changes)
+    return InstanceState(report=report, age_seconds=0, lost=lost)
+
+
+def loaded(revision: int = 7) -> LoadedGeneration:
+    return LoadedGeneration(
+        revision=revision, artifact_id="v2", manifest_sha256="0" * 64, feature_schema="s", generation=1
+    )
+
+
+def wait(phase: CandidatePhase, *, tolerate_lost: bool = False) -> FleetWait:
+    return FleetWait(
+        service=SERVICE,
+        cohort=Cohort.CANARY,
+        revision=7,
+        phase=phase,
+        instances=REFERENCES,
+        tolerate_lost=tolerate_lost,
+    )
+
+
+def test_a_phase_is_done_when_every_instance_has_passed_it() -> None:
+    states = (
+        state("canary-0", candidate=candidate(CandidatePhase.VERIFYING)),
+        state("canary-1", candidate=candidate(CandidatePhase.DOWNLOADING)),
+    )
+    assessment = assess(wait(CandidatePhase.DOWNLOADING), states)
+    assert [one.instance.instance_id for one in assessment.done] == ["canary-0"]
+    assert assessment.awaited == ("canary-1",)
+
+
+def test_progress_with_another_revision_does_not_count() -> None:
+    states = (state("canary-0", candidate=candidate(CandidatePhase.INSTALLED, revision=6)),)
+    assert assess(wait(CandidatePhase.DOWNLOADING), states).awaited == ("canary-0", "canary-1")
+
+
+def test_warm_means_serving_exactly_the_revision_and_ready() -> None:
+    warm = wait(CandidatePhase.DRY_RUNNING)
+    states = (
+        state("canary-0", actual=loaded(), candidate=candidate(CandidatePhase.INSTALLED)),
+        state("canary-1", actual=loaded(6), candidate=candidate(CandidatePhase.DRY_RUNNING)),
+    )
+    assert assess(warm, states).awaited == ("canary-1",)
+    unready = (states[0], state("canary-1", actual=loaded(), ready=False))
+    assert assess(warm, unready).awaited == ("canary-1",)
+
+
+def test_an_adopted_artifact_has_passed_every_phase() -> None:
+    states = tuple(state(one.instance_id, actual=loaded()) for one in REFERENCES)
+    for phase in (CandidatePhase.DOWNLOADING, CandidatePhase.VERIFYING, CandidatePhase.DRY_RUNNING):
+        assert not assess(wait(phase), states).awaited
+
+
+@pytest.mark.parametrize(("permanent", "failures"), [(True, ["canary-0"]), (False, [])])
+def test_only_a_permanent_error_of_this_revision_is_final(permanent: bool, failures: list[str]) -> None:
+    error = InstanceError(
+        type="DigestMismatch", message="wrong bytes", phase=CandidatePhase.DOWNLOADING, permanent=permanent
+    )
+    states = (state("canary-0", candidate=candidate(CandidatePhase.FAILED, error=error)),)
+    assessment = assess(wait(CandidatePhase.VERIFYING), states)
+    assert [instance_id for instance_id, _ in assessment.failed] == failures
+
+
+def test_a_lost_instance_is_awaited_unless_it_is_tolerated() -> None:
+    states = (state("canary-0", actual=loaded()), state("canary-1", lost=True, actual=loaded()))
+    assert assess(wait(CandidatePhase.DRY_RUNNING), states).awaited == ("canary-1",)
+    assert not assess(wait(CandidatePhase.DRY_RUNNING, tolerate_lost=True), states).awaited
+
+
+def test_capacity_names_what_is_missing_and_why() -> None:
+    check = CapacityCheck(service=SERVICE, cohort=Cohort.CANARY, revision=7, instances=REFERENCES)
+    assert check_readiness(check, (state("canary-0", actual=loaded()),)).missing == ("canary-1 is lost",)
+    stale = check_readiness(check, (state("canary-0", actual=loaded(6)), state("canary-1", actual=loaded())))
+    assert stale.missing == ("canary-0 serves revision 6",)
+    assert [one.instance_id for one in stale.ready] == ["canary-1"]
+    unready = check_readiness(check, (state("canary-0", actual=loaded(), ready=False),))
+    assert "canary-0 is not ready" in unready.missing
+
+
+def test_an_instance_is_lost_when_silent_missing_or_restarted() -> None:
+    healthy = (state("canary-0"), state("canary-1"))
+    assert lost_instance(REFERENCES, healthy) is None
+    assert "no longer reports" in str(lost_instance(REFERENCES, healthy[:1]))
+    assert "no longer reports" in str(lost_instance(REFERENCES, (healthy[0], state("canary-1", lost=True))))
+    assert "restarted" in str(lost_instance(REFERENCES, (healthy[0], state("canary-1", boot_id="2"))))

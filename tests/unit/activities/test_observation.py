@@ -1,0 +1,141 @@
+"""One stage over time, on samples written by hand and a clock that is told."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from activities.observation import StageObservation
+from weightshift.analysis.counters import RawSamples, Series
+from weightshift.contracts.commands import Observation, ObserveMode
+from weightshift.contracts.identity import Service
+from weightshift.contracts.plan import Gate, Metric, ResolvedStage
+from weightshift.contracts.verdict import StageOutcome
+from weightshift.errors import MetricsUnreachable
+
+SERVICE = Service(model="ranker", environment="prod")
+START = 1_000_000.0
+GATE = Gate(metric=Metric.ERROR_RATE, maximum=0.2)
+
+
+class WrittenSamples:
+    """A `MetricsReader` on counters that grow by a fixed number each second."""
+
+    scrape_interval = 1.0
+    calibration = 60.0
+
+    def __init__(self, *, good: int, bad: int = 0) -> None:
+        self.good, self.bad = good, bad
+        self.failure: Exception | None = None
+        self.silent_from = float("inf")
+        self.reads: list[tuple[float, float]] = []
+
+    async def read(
+        self, service: Service, revisions: tuple[int, ...], *, start: float, end: float, born_after: float
+    ) -> RawSamples:
+        self.reads.append((start, end))
+        if self.failure:
+            raise self.failure
+        seconds = [START + offset for offset in range(-100, 400) if start < START + offset <= end]
+        heard = [at for at in seconds if at < self.silent_from]
+        series = [
+            Series(
+                {"cohort": cohort, "revision": revision, "instance": instance, "code": code},
+                tuple((at, (at - START + 100) * rate) for at in heard),
+            )
+            for cohort, revision in (("canary", "8"), ("stable", "7"))
+            for instance in (f"{cohort}-0", f"{cohort}-1")
+            for code, rate in (("200", self.good), ("500", self.bad if cohort == "canary" else 0))
+        ]
+        return RawSamples(tuple(series), (), born_after)
+
+
+def observation(mode: ObserveMode = ObserveMode.WINDOW) -> Observation:
+    return Observation(
+        release_id="R1",
+        service=SERVICE,
+        stage=ResolvedStage(
+            weight=50,
+            window=timedelta(seconds=30),
+            max_window=timedelta(seconds=60),
+            min_samples=10,
+            gates=(GATE,),
+        ),
+        interval=timedelta(seconds=5),
+        started_at=datetime.fromtimestamp(START, UTC),
+        canary_revision=8,
+        stable_revision=7,
+        canary=(),
+        mode=mode,
+    )
+
+
+async def test_an_interval_is_judged_once_and_one_scrape_late() -> None:
+    reader = WrittenSamples(good=50)
+    stage = StageObservation(observation(), reader)
+    counts = [(await stage.judge_due_intervals(START + at)).intervals for at in (4, 10, 10.9, 11, 12, 16)]
+    assert counts == [0, 0, 0, 1, 1, 2], "the interval of the weight write, 0 to 5 s, is dropped"
+
+
+async def test_a_stage_that_is_judged_again_comes_to_the_same_verdict() -> None:
+    first = StageObservation(observation(), WrittenSamples(good=50))
+    for at in range(0, 40, 3):
+        stepwise = await first.judge_due_intervals(START + at)
+    again = await StageObservation(observation(), WrittenSamples(good=50)).judge_due_intervals(START + 39)
+    assert stepwise == again
+
+
+async def test_health_before_the_window_ends_is_not_final() -> None:
+    stage = StageObservation(observation(), WrittenSamples(good=50))
+    verdict = await stage.judge_due_intervals(START + 29)
+    assert verdict.outcome is StageOutcome.HEALTHY
+    assert not stage.is_final(verdict, START + 29)
+    assert stage.is_final(verdict, START + 30)
+
+
+async def test_a_breach_is_final_at_once_in_every_mode() -> None:
+    for mode in ObserveMode:
+        stage = StageObservation(observation(mode), WrittenSamples(good=0, bad=50))
+        verdict = await stage.judge_due_intervals(START + 11)
+        assert verdict.outcome is StageOutcome.BREACH
+        assert stage.is_final(verdict, START + 11)
+
+
+@pytest.mark.parametrize(
+    ("mode", "final"), [(ObserveMode.WINDOW, True), (ObserveMode.HOLD, False), (ObserveMode.WATCH, False)]
+)
+async def test_no_evidence_ends_only_at_the_longest_window(mode: ObserveMode, final: bool) -> None:
+    reader = WrittenSamples(good=50)
+    reader.silent_from = START
+    stage = StageObservation(observation(mode), reader)
+    verdict = await stage.judge_due_intervals(START + 70)
+    assert verdict.outcome is StageOutcome.INCONCLUSIVE
+    assert not stage.is_final(verdict, START + 59)
+    assert stage.is_final(verdict, START + 67) is final
+
+
+async def test_metrics_that_are_away_are_inconclusive_and_lose_no_interval() -> None:
+    reader = WrittenSamples(good=50)
+    reader.failure = MetricsUnreachable("Prometheus did not answer")
+    stage = StageObservation(observation(), reader)
+    verdict = await stage.judge_due_intervals(START + 20)
+    assert (verdict.outcome, verdict.reason) == (StageOutcome.INCONCLUSIVE, "Prometheus did not answer")
+    reader.failure = None
+    assert (await stage.judge_due_intervals(START + 36)).intervals == 6
+
+
+async def test_an_analysis_that_fails_is_inconclusive() -> None:
+    reader = WrittenSamples(good=50)
+    reader.failure = ZeroDivisionError("no")
+    verdict = await StageObservation(observation(), reader).judge_due_intervals(START + 20)
+    assert verdict.outcome is StageOutcome.INCONCLUSIVE
+    assert "the analysis failed" in verdict.reason
+
+
+async def test_wealth_goes_on_to_the_next_stage() -> None:
+    first = StageObservation(observation(), WrittenSamples(good=40, bad=3))
+    carried = first.observed(await first.judge_due_intervals(START + 30), evidence_recorded=True)
+    assert set(carried.wealth) == {GATE.name, "hard"}
+    following = observation().model_copy(update={"wealth": carried.wealth})
+    second = StageObservation(following, WrittenSamples(good=50))
+    await second.judge_due_intervals(START + 6)
+    assert second.observed(carried.verdict, evidence_recorded=True).wealth == carried.wealth
