@@ -1,34 +1,23 @@
-"""Strict reading of a safetensors header, before anything of its size is allocated.
+"""A safetensors header with torch's types, read under the limits that every artifact is held to."""
 
-The public library accepts headers that cost seconds and hundreds of megabytes, so the limits here
-come first, and the tensor bytes are read straight into place.
-"""
-
-import json
-import math
-import os
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from weightshift.errors import UnsafeArtifact
+from weightshift.artifacts import safetensors_header
+from weightshift.contracts.manifest import TensorType
 
-MAX_HEADER_BYTES = 1 << 20
-MAX_TENSORS = 10_000
-MAX_RANK = 8
-_LENGTH_BYTES = 8
-_TYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
+TORCH_TYPES = {
+    TensorType.F64: torch.float64,
+    TensorType.F32: torch.float32,
+    TensorType.F16: torch.float16,
+    TensorType.BF16: torch.bfloat16,
+    TensorType.I64: torch.int64,
+    TensorType.I32: torch.int32,
+    TensorType.I16: torch.int16,
+    TensorType.I8: torch.int8,
+    TensorType.U8: torch.uint8,
+    TensorType.BOOL: torch.bool,
 }
 
 
@@ -53,72 +42,9 @@ class WeightsHeader:
 
 def read_header(descriptor: int) -> WeightsHeader:
     """Read and check the header of an open safetensors file. Raises `UnsafeArtifact`."""
-    file_size = os.fstat(descriptor).st_size
-    prefix = os.pread(descriptor, _LENGTH_BYTES, 0)
-    length = int.from_bytes(prefix, "little")
-    if len(prefix) < _LENGTH_BYTES or not 2 <= length <= min(MAX_HEADER_BYTES, file_size - _LENGTH_BYTES):
-        raise UnsafeArtifact(f"The weights' header is empty, cut or larger than {MAX_HEADER_BYTES} bytes.")
-    header = os.pread(descriptor, length, _LENGTH_BYTES)
-    document = _parse(header)
-    _check_metadata(document.pop("__metadata__", {}))
-    if len(document) > MAX_TENSORS:
-        raise UnsafeArtifact(f"The weights hold {len(document)} tensors; the limit is {MAX_TENSORS}.")
-    start = _LENGTH_BYTES + length
-    entries = sorted(
-        (_entry(name, fields, start) for name, fields in document.items()),
-        key=lambda entry: (entry.offset, entry.size),
+    header = safetensors_header.read_header(descriptor)
+    entries = tuple(
+        TensorEntry(entry.name, TORCH_TYPES[entry.dtype], entry.shape, entry.offset, entry.size)
+        for entry in header.entries
     )
-    _check_contiguous(entries, start, file_size)
-    return WeightsHeader(content=prefix + header, entries=tuple(entries))
-
-
-def _parse(header: bytes) -> dict[str, Any]:
-    if not header.startswith(b"{"):
-        raise UnsafeArtifact("The weights' header does not start with a brace.")
-    try:
-        document = json.loads(header, object_pairs_hook=_unique, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        raise UnsafeArtifact("The weights' header is not strict JSON.") from None
-    if not isinstance(document, dict):
-        raise UnsafeArtifact("The weights' header is not a JSON object.")
-    return document
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    document = dict(pairs)
-    if len(document) != len(pairs):
-        raise ValueError("duplicate keys")
-    return document
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)
-
-
-def _check_metadata(metadata: object) -> None:
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise UnsafeArtifact("The weights' __metadata__ holds something other than strings.")
-
-
-def _entry(name: str, fields: object, start: int) -> TensorEntry:
-    match fields:
-        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)], **rest}:
-            well_formed = not rest and dtype in _TYPES and len(shape) <= MAX_RANK
-            well_formed = well_formed and all(type(length) is int and length >= 0 for length in shape)
-        case _:
-            well_formed = False
-    if not well_formed:
-        raise UnsafeArtifact(f"Tensor {name[:100]!r} has a malformed entry in the weights' header.")
-    if not 0 <= begin <= end or end - begin != math.prod(shape) * _TYPES[dtype].itemsize:
-        raise UnsafeArtifact(f"Tensor {name[:100]!r} does not occupy the bytes its shape needs.")
-    return TensorEntry(name, _TYPES[dtype], tuple(shape), start + begin, end - begin)
-
-
-def _check_contiguous(entries: list[TensorEntry], start: int, file_size: int) -> None:
-    position = start
-    for entry in entries:
-        if entry.offset != position:
-            raise UnsafeArtifact(f"Tensor {entry.name[:100]!r} overlaps another one or leaves a gap.")
-        position += entry.size
-    if position != file_size:
-        raise UnsafeArtifact("The weights' tensors do not end where the file does.")
+    return WeightsHeader(content=header.content, entries=entries)

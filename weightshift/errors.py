@@ -36,6 +36,10 @@ class UnknownArtifact(InvalidInput):
     """The registry knows no such artifact."""
 
 
+class UnknownApproval(InvalidInput):
+    """The registry has issued no such approval."""
+
+
 class UnknownService(InvalidInput):
     """Nothing is published for this model and environment."""
 
@@ -68,6 +72,10 @@ class RevisionConflict(Conflict):
 
 class StaleFence(Conflict):
     """A newer command was already accepted; this one comes too late and changed nothing."""
+
+
+class RevisionReused(Conflict):
+    """The next revision already names an artifact; run `weightshift registry recover`."""
 
 
 class ReleaseActive(Conflict):
@@ -114,6 +122,14 @@ class CandidateError(WeightshiftError):
 
 class DigestMismatch(CandidateError):
     """The bytes are not the ones the manifest names."""
+
+
+class SignatureInvalid(CandidateError):
+    """The artifact's signature is missing, or not one that is accepted here."""
+
+
+class AuthorisationInvalid(CandidateError):
+    """The target's release authorisation is missing, or not one that is accepted here."""
 
 
 class IncompatibleModel(CandidateError):

@@ -1,11 +1,12 @@
 """The seam to an object store, and the content-addressed layout inside it."""
 
+import hashlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from weightshift.errors import InvalidInput
+from weightshift.errors import DigestMismatch, InvalidInput, UnsafeArtifact
 
 _SEGMENT = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}"
 _KEY = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{0,7}}\Z")
@@ -19,6 +20,11 @@ def manifest_key(model: str, digest: str) -> str:
 def blob_key(model: str, digest: str) -> str:
     """Key of one file's bytes, by their SHA-256."""
     return f"models/{model}/blobs/{digest}"
+
+
+def signature_key(model: str, digest: str) -> str:
+    """Key of an artifact's signature, by its own digest."""
+    return f"models/{model}/signatures/{digest}.json"
 
 
 def check_key(key: str) -> str:
@@ -55,3 +61,19 @@ class ObjectStore(Protocol):
 
     def stream(self, key: str, *, chunk_bytes: int = 1 << 20, offset: int = 0) -> Iterator[bytes]:
         """Yield an object's bytes from `offset`. Raises `UnknownArtifact` when there is none."""
+
+
+def read_object(store: ObjectStore, key: str, *, sha256: str, max_bytes: int) -> bytes:
+    """Return a small object, whose digest is checked before anybody looks at it.
+
+    Raises `UnknownArtifact`, `UnsafeArtifact` for one that is larger, `DigestMismatch`,
+    `ObjectStoreUnreachable`.
+    """
+    content = bytearray()
+    for chunk in store.stream(key):
+        content += chunk
+        if len(content) > max_bytes:
+            raise UnsafeArtifact(f"The stored {key} is larger than {max_bytes} bytes; push smaller files.")
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise DigestMismatch(f"The stored {key} has other bytes; push the artifact again.")
+    return bytes(content)

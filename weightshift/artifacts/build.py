@@ -1,19 +1,18 @@
 """Making a manifest from a directory of weights, and reading one back from a store."""
 
-import hashlib
-import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from weightshift.artifacts.base import ObjectStore, manifest_key
+from weightshift.artifacts.base import ObjectStore, manifest_key, read_object
 from weightshift.artifacts.files import hash_file, list_files
+from weightshift.artifacts.strict_json import parse_strict
+from weightshift.artifacts.tensors import read_tensors
 from weightshift.contracts.base import Digest, Name, describe_problems
 from weightshift.contracts.manifest import Manifest, ManifestFile, Precision, Requirements, WeightFormat
-from weightshift.errors import DigestMismatch, InvalidInput, InvalidManifest
+from weightshift.errors import InvalidInput, InvalidManifest
 
 MAX_MANIFEST_BYTES = 4 << 20
 HASHING_THREADS = 8
@@ -39,11 +38,15 @@ def build_manifest(  # noqa: PLR0913 - one argument per field of the manifest
     """Hash every file below a directory, several at a time, and return the manifest.
 
     Memory stays flat in the files' sizes. Raises `InvalidManifest` for a field or path that is not
-    allowed, `UnsafeArtifact` for anything but regular files.
+    allowed, `UnsafeArtifact` for anything but regular files and for weights that no runtime would load.
     """
     if not directory.is_dir():
         raise InvalidManifest(f"{directory} is not a directory; name the one with the weights.")
-    files = _hash_all(directory, list_files(directory))
+    paths = list_files(directory)
+    for path in paths:
+        _check_path(path)
+    tensors = read_tensors(directory, paths, runtime)
+    files = _hash_all(directory, paths)
     try:
         return Manifest(
             model=model,
@@ -57,6 +60,7 @@ def build_manifest(  # noqa: PLR0913 - one argument per field of the manifest
             base_artifact_id=base_artifact_id,
             created_at=created_at,
             labels=labels or {},
+            tensors=tensors,
         )
     except ValidationError as error:
         raise InvalidManifest(f"No manifest for {directory}: {describe_problems(error)}.") from error
@@ -71,10 +75,7 @@ def read_manifest(store: ObjectStore, model: str, digest: str) -> Manifest:
         key = manifest_key(_NAME.validate_python(model), _DIGEST.validate_python(digest))
     except ValidationError as error:
         raise InvalidInput(f"Not a model and a manifest digest: {describe_problems(error)}.") from error
-    content = _read_bounded(store, key)
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise DigestMismatch(f"The stored manifest {digest[:12]} of {model} has other bytes; push it again.")
-    manifest = parse_manifest(content)
+    manifest = parse_manifest(read_object(store, key, sha256=digest, max_bytes=MAX_MANIFEST_BYTES))
     if manifest.model != model:
         raise InvalidManifest(f"Manifest {digest[:12]} is of model {manifest.model}, not of {model}.")
     return manifest
@@ -83,11 +84,11 @@ def read_manifest(store: ObjectStore, model: str, digest: str) -> Manifest:
 def parse_manifest(content: bytes) -> Manifest:
     """Read a manifest from its canonical bytes; no other spelling of it counts. Raises `InvalidManifest`."""
     try:
-        document = json.loads(content, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
-        manifest = Manifest.model_validate_json(json.dumps(document))
+        # Already parsed strictly, so the lenient reading of spelled-out types is exact.
+        manifest = Manifest.model_validate(parse_strict(content))
     except ValidationError as error:
         raise InvalidManifest(f"The manifest is invalid: {describe_problems(error)}.") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InvalidManifest(f"The manifest is not strict JSON: {error}.") from error
     if manifest.canonical_bytes() != content:
         raise InvalidManifest("The manifest is not in canonical form (RFC 8785); build it again.")
@@ -95,8 +96,6 @@ def parse_manifest(content: bytes) -> Manifest:
 
 
 def _hash_all(directory: Path, paths: tuple[str, ...]) -> tuple[ManifestFile, ...]:
-    for path in paths:
-        _check_path(path)
     with ThreadPoolExecutor(HASHING_THREADS, thread_name_prefix="hash") as pool:
         hashes = pool.map(lambda path: _hash(directory, path), paths)
         return tuple(
@@ -118,23 +117,3 @@ def _hash(directory: Path, path: str) -> tuple[str, int]:
         return hash_file(directory, path)
     except OSError as error:
         raise InvalidManifest(f"{path!r} cannot be read ({error.strerror}); check the disk.") from error
-
-
-def _read_bounded(store: ObjectStore, key: str) -> bytes:
-    content = bytearray()
-    for chunk in store.stream(key):
-        content += chunk
-        if len(content) > MAX_MANIFEST_BYTES:
-            raise InvalidManifest(f"The stored manifest is larger than {MAX_MANIFEST_BYTES} bytes.")
-    return bytes(content)
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    document = dict(pairs)
-    if len(document) != len(pairs):
-        raise ValueError("a key occurs twice")
-    return document
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")

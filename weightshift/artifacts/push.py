@@ -1,11 +1,14 @@
 """Uploading an artifact: its files first, its manifest last, so that no manifest names missing bytes."""
 
+import hashlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 
-from weightshift.artifacts.base import ObjectStore, blob_key, manifest_key
+from weightshift.artifacts.artifact_statement import sign_manifest
+from weightshift.artifacts.base import ObjectStore, blob_key, manifest_key, signature_key
+from weightshift.artifacts.signing_keys import SigningKey
 from weightshift.contracts.manifest import ArtifactRecord, Manifest, ManifestFile
 
 UPLOAD_THREADS = 4
@@ -16,8 +19,12 @@ def push_artifact(
     directory: Path,
     manifest: Manifest,
     progress: Callable[[int], None] | None = None,
+    *,
+    signing_key: SigningKey | None = None,
 ) -> ArtifactRecord:
-    """Store an artifact's files and manifest, and return the record to register.
+    """Store an artifact's files, signature and manifest, and return the record to register.
+
+    Without a `signing_key` the artifact is unsigned, and only runtimes that are told to load such ones do.
 
     `progress` gets bytes as they are done, from several threads but never at once; bytes that are
     stored already count too. Raises `DigestMismatch` when a file changed since the manifest was built,
@@ -36,6 +43,7 @@ def push_artifact(
     with ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="push") as pool:
         list(pool.map(push, distinct.values()))
     report(manifest.total_bytes - sum(file.bytes for file in distinct.values()))
+    signature = None if signing_key is None else _store_signature(store, manifest, signing_key)
     digest = manifest.digest()
     key = manifest_key(manifest.model, digest)
     store.put_bytes(key, manifest.canonical_bytes())
@@ -45,7 +53,15 @@ def push_artifact(
         manifest_uri=store.uri(key),
         manifest_sha256=digest,
         feature_schema=manifest.feature_schema,
+        signature_sha256=signature,
     )
+
+
+def _store_signature(store: ObjectStore, manifest: Manifest, key: SigningKey) -> str:
+    bundle = sign_manifest(manifest, key)
+    digest = hashlib.sha256(bundle).hexdigest()
+    store.put_bytes(signature_key(manifest.model, digest), bundle)
+    return digest
 
 
 def _serialised(progress: Callable[[int], None] | None) -> Callable[[int], None]:

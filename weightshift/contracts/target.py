@@ -7,12 +7,15 @@ from pydantic import Field
 from weightshift.contracts.base import Digest, Message, Name
 from weightshift.contracts.identity import Cohort, Fence, Service
 
+MAX_AUTHORISATION_CHARACTERS = 16_384
+
 
 class Target(Message):
     """What one cohort of one service should serve. Written by releases only.
 
     `serve_floor` is the lowest revision that may still answer business traffic; an instance whose
-    actual revision is below it refuses.
+    actual revision is below it refuses. With `requires_grant` an instance that serves something swaps
+    only while a wave grant names it.
     """
 
     service: Service
@@ -22,7 +25,9 @@ class Target(Message):
     manifest_sha256: Digest
     feature_schema: Name
     serve_floor: int = Field(default=0, ge=0)
+    requires_grant: bool = False
     updated_at: datetime | None = None
+    authorisation: str | None = Field(default=None, max_length=MAX_AUTHORISATION_CHARACTERS)
 
 
 class Publication(Message):
@@ -30,7 +35,8 @@ class Publication(Message):
 
     `expected_revision` is the cohort's revision the caller read (0 for a missing row); None seals:
     it is ordered by the fence alone. `operation_id` makes a repeat return the first result.
-    `raise_serve_floor` forbids the cohort to serve anything older than the new revision.
+    `raise_serve_floor` forbids the cohort to serve anything older than the new revision;
+    `requires_grant` lets its instances swap in waves only.
     """
 
     service: Service
@@ -38,6 +44,7 @@ class Publication(Message):
     artifact_id: Name
     expected_revision: int | None = Field(default=None, ge=0)
     raise_serve_floor: bool = False
+    requires_grant: bool = False
     fence: Fence
     operation_id: str = Field(min_length=1, max_length=200)
     release_id: str

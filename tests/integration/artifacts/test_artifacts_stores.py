@@ -47,7 +47,7 @@ def directory(tmp_path: Path) -> Path:
     """An artifact with a file of several parts, and small ones, two of them with the same content."""
     directory = tmp_path / "artifact"
     (directory / "tokenizer").mkdir(parents=True)
-    (directory / "weights.safetensors").write_bytes(os.urandom(LARGE))
+    (directory / "weights.bin").write_bytes(os.urandom(LARGE))
     (directory / "tokenizer" / "vocabulary").write_bytes(b"words")
     (directory / "tokenizer" / "copy").write_bytes(b"words")
     (directory / "config").write_bytes(b"settings")
@@ -91,7 +91,7 @@ def test_a_second_push_sends_nothing(
     assert sum(done) == manifest.total_bytes
 
 
-@pytest.mark.parametrize("name", ["weights.safetensors", "config"])
+@pytest.mark.parametrize("name", ["weights.bin", "config"])
 def test_a_file_that_changed_since_it_was_hashed_is_not_stored(
     store: ObjectStore, directory: Path, name: str
 ) -> None:
@@ -107,8 +107,8 @@ def test_a_file_that_changed_since_it_was_hashed_is_not_stored(
 
 def test_a_file_replaced_by_a_link_is_not_read(store: ObjectStore, directory: Path) -> None:
     manifest = manifest_of(directory)
-    (directory / "weights.safetensors").rename(directory.parent / "elsewhere")
-    (directory / "weights.safetensors").symlink_to(directory.parent / "elsewhere")
+    (directory / "weights.bin").rename(directory.parent / "elsewhere")
+    (directory / "weights.bin").symlink_to(directory.parent / "elsewhere")
     with pytest.raises(UnsafeArtifact):
         push_artifact(store, directory, manifest)
 

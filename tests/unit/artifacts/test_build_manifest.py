@@ -24,12 +24,12 @@ def build(directory: Path, **changes: Any) -> Manifest:
 def test_every_file_is_listed_with_its_digest_and_size(tmp_path: Path) -> None:
     content = os.urandom((3 << 20) + 17)
     (tmp_path / "tokenizer").mkdir()
-    (tmp_path / "weights.safetensors").write_bytes(content)
+    (tmp_path / "weights.bin").write_bytes(content)
     (tmp_path / "tokenizer" / "vocabulary.txt").write_bytes(b"")
     manifest = build(tmp_path, architecture="ranker", labels={"team": "search"})
     assert [(file.path, file.bytes) for file in manifest.files] == [
         ("tokenizer/vocabulary.txt", 0),
-        ("weights.safetensors", len(content)),
+        ("weights.bin", len(content)),
     ]
     assert manifest.files[1].sha256 == hashlib.sha256(content).hexdigest()
     assert (manifest.architecture, manifest.labels) == ("ranker", {"team": "search"})

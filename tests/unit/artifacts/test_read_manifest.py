@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 from weightshift.artifacts.base import manifest_key
 from weightshift.artifacts.build import MAX_MANIFEST_BYTES, parse_manifest, read_manifest
 from weightshift.artifacts.file import FileObjectStore
-from weightshift.contracts.manifest import Manifest, ManifestFile, Precision, Requirements, WeightFormat
-from weightshift.errors import DigestMismatch, InvalidInput, InvalidManifest, UnknownArtifact
+from weightshift.contracts.manifest import (
+    Manifest,
+    ManifestFile,
+    ManifestTensor,
+    Precision,
+    Requirements,
+    TensorType,
+    WeightFormat,
+)
+from weightshift.errors import DigestMismatch, InvalidInput, InvalidManifest, UnknownArtifact, UnsafeArtifact
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 DIGESTS = st.from_regex(r"[0-9a-f]{64}", fullmatch=True)
@@ -28,6 +36,16 @@ FILES = st.lists(
     max_size=5,
     unique_by=lambda file: file.path,
 ).map(tuple)
+TENSORS = st.lists(
+    st.builds(
+        ManifestTensor,
+        name=st.from_regex(r"[a-z.]{1,20}", fullmatch=True),
+        dtype=st.sampled_from(TensorType),
+        shape=st.lists(st.integers(0, 1 << 40), max_size=8).map(tuple),
+    ),
+    max_size=3,
+    unique_by=lambda tensor: tensor.name,
+).map(tuple)
 MANIFESTS = st.builds(
     Manifest,
     model=NAMES,
@@ -41,6 +59,7 @@ MANIFESTS = st.builds(
     base_artifact_id=st.none() | NAMES,
     created_at=st.none() | st.datetimes(timezones=st.just(UTC)),
     labels=st.dictionaries(NAMES, st.text(max_size=20), max_size=3),
+    tensors=st.none() | TENSORS,
 )
 
 MANIFEST = Manifest(
@@ -95,7 +114,6 @@ def test_other_bytes_under_the_digest_are_refused_before_parsing(store: FileObje
         (json.dumps(json.loads(MANIFEST.canonical_bytes()), indent=1).encode(), "canonical"),
         (MANIFEST.canonical_bytes().replace(b'"fp32"', b'"fp32","url":"http://127.0.0.1/"'), "url"),
         (MANIFEST.canonical_bytes().replace(b'"weights"', b'"../weights"'), "path"),
-        (b" " * (MAX_MANIFEST_BYTES + 1), "larger than"),
     ],
 )
 def test_a_manifest_with_the_right_digest_can_still_be_invalid(
@@ -103,6 +121,12 @@ def test_a_manifest_with_the_right_digest_can_still_be_invalid(
 ) -> None:
     digest = put(store, content)
     with pytest.raises(InvalidManifest, match=reason):
+        read_manifest(store, "ranker", digest)
+
+
+def test_a_manifest_that_is_too_large_is_not_read_to_its_end(store: FileObjectStore) -> None:
+    digest = put(store, b" " * (MAX_MANIFEST_BYTES + 1))
+    with pytest.raises(UnsafeArtifact, match="larger than"):
         read_manifest(store, "ranker", digest)
 
 
