@@ -2,7 +2,7 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from tests.faults.harness import LiveService, live_service
+from weightshift.local.live_service import LiveService, live_service
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")

@@ -8,9 +8,9 @@ from datetime import datetime
 import pytest
 from temporalio.api.enums.v1 import EventType
 
-from tests.faults.harness import LiveService
 from weightshift.contracts.plan import Plan
 from weightshift.contracts.release import Outcome, ReleasePhase
+from weightshift.local.live_service import LiveService
 
 WINDOW_SECONDS = 5.0
 INTERVAL_SECONDS = 5.0

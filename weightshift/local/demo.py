@@ -14,21 +14,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
-from weightshift.artifacts.build import build_manifest
-from weightshift.artifacts.open_store import open_store
-from weightshift.artifacts.push import push_artifact
 from weightshift.client import ReleaseClient
 from weightshift.contracts.identity import Service
-from weightshift.contracts.manifest import ArtifactRecord, Precision, WeightFormat
 from weightshift.contracts.release import Outcome, ReleaseStatus
 from weightshift.errors import LocalStackError
 from weightshift.local import control
+from weightshift.local.demo_artifacts import store_and_approve
 from weightshift.local.demo_releases import DemoReleases
 from weightshift.local.demo_report import DemoFigures, describe
 from weightshift.local.traffic_process import Figures, TrafficProcess
 from weightshift.mesh.envoy import EnvoyMesh
 from weightshift.registry.client import RegistryClient
-from weightshift.settings import MeshSettings, RegistrySettings, StoreSettings, TemporalSettings
+from weightshift.settings import MeshSettings, RegistrySettings, TemporalSettings
 
 SERVICE = Service(model="ranker", environment="local")
 ARTIFACTS = ("v41", "v42", "v43", "v44", "v45")
@@ -117,7 +114,12 @@ async def _train(directory: Path) -> None:
 
 async def _play(directory: Path, envoy: str, view: DemoView, started: float) -> DemoFigures:
     view.note("the stack is up and five models are trained")
-    await _register_artifacts(directory / "models")
+    settings = RegistrySettings()
+    async with RegistryClient(
+        url=settings.url, token=settings.token.get_secret_value(), timeout=settings.timeout
+    ) as registry:
+        for artifact_id in ARTIFACTS:
+            await store_and_approve(registry, directory / "models" / artifact_id)
     view.note(f"{', '.join(ARTIFACTS)} are stored and approved")
     client = await ReleaseClient.connect(settings=TemporalSettings())
     mesh_settings = MeshSettings()
@@ -169,27 +171,3 @@ async def _under_traffic(
             rollback_ms=taken_back.milliseconds,
             seconds=time.monotonic() - started,
         )
-
-
-async def _register_artifacts(directory: Path) -> None:
-    settings = RegistrySettings()
-    async with RegistryClient(
-        url=settings.url, token=settings.token.get_secret_value(), timeout=settings.timeout
-    ) as registry:
-        for artifact_id in ARTIFACTS:
-            record = await asyncio.to_thread(_store, directory / artifact_id)
-            await registry.register_artifact(record)
-            await registry.approve_artifact(SERVICE.model, artifact_id)
-
-
-def _store(directory: Path) -> ArtifactRecord:
-    manifest = build_manifest(
-        directory,
-        model=SERVICE.model,
-        artifact_id=directory.name,
-        runtime=WeightFormat.SAFETENSORS,
-        feature_schema="ranker-v1",
-        precision=Precision.FP32,
-        architecture="ranker",
-    )
-    return push_artifact(open_store(StoreSettings()), directory, manifest)

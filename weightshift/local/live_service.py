@@ -1,28 +1,26 @@
-"""A whole local stack with a released model, under traffic whose every answer is checked."""
+"""A whole local stack with a released model, under checked traffic: for faults and benchmarks."""
 
 import contextlib
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from ulid import ULID
 
-from weightshift.artifacts.build import build_manifest
-from weightshift.artifacts.open_store import open_store
-from weightshift.artifacts.push import push_artifact
 from weightshift.client import ReleaseClient, workflow_id
-from weightshift.contracts.manifest import Precision, WeightFormat
 from weightshift.contracts.plan import Plan
 from weightshift.contracts.release import ReleaseRequest, ReleaseStatus
+from weightshift.errors import LocalStackError
+from weightshift.local.demo_artifacts import store_and_approve
 from weightshift.local.demo_models import RECIPES, build_models
 from weightshift.local.stack import LocalStack
 from weightshift.local.traffic_process import TrafficProcess
 from weightshift.registry.client import RegistryClient
-from weightshift.settings import StoreSettings, TemporalSettings
+from weightshift.settings import TemporalSettings
 
 AT_ONCE = Plan.model_validate({"stages": [100], "window": 0, "max_window": 0, "retain": 0})
 """No windows: as fast as the parts allow."""
@@ -40,20 +38,7 @@ class LiveService:
 
     async def push(self, artifact_id: str) -> None:
         """Store and approve one of the demonstration's models."""
-        directory = self.directory / "models" / artifact_id
-        service = self.stack.service
-        manifest = build_manifest(
-            directory,
-            model=service.model,
-            artifact_id=artifact_id,
-            runtime=WeightFormat.SAFETENSORS,
-            feature_schema="ranker-v1",
-            precision=Precision.FP32,
-            architecture="ranker",
-        )
-        store = open_store(StoreSettings())
-        await self.registry.register_artifact(push_artifact(store, directory, manifest))
-        await self.registry.approve_artifact(service.model, artifact_id)
+        await store_and_approve(self.registry, self.directory / "models" / artifact_id)
 
     async def start(self, artifact_id: str, plan: Plan) -> None:
         """Start a release."""
@@ -75,7 +60,10 @@ class LiveService:
 
     @contextlib.asynccontextmanager
     async def traffic(self, *released: str, rate: float = 100) -> AsyncIterator[TrafficProcess]:
-        """Send checked traffic through Envoy for the length of the block; no request may fail in it."""
+        """Send checked traffic through Envoy for the length of the block.
+
+        Raises `LocalStackError` at its end when a single request failed or was answered wrongly.
+        """
         async with TrafficProcess(
             url=f"{self.stack.addresses.envoy}/predict",
             expectations=self.directory / "models" / "expectations.json",
@@ -88,7 +76,8 @@ class LiveService:
             await traffic.wait_for(lambda figures: figures["requests"] > 0, seconds=30)
             yield traffic
             figures = await traffic.stop()
-        assert (figures["failed"], figures["misrouted"]) == (0, 0), figures["failures"]
+        if figures["failed"] or figures["misrouted"]:
+            raise LocalStackError(f"traffic: requests failed or were misrouted: {figures}")
 
     async def history(self) -> list[HistoryEvent]:
         """Return the events of the latest release."""
@@ -102,9 +91,7 @@ async def live_service(directory: Path) -> AsyncIterator[LiveService]:
     build_models(directory / "models", RECIPES[:2])
     async with contextlib.AsyncExitStack() as exits:
         stack = await exits.enter_async_context(LocalStack(directory / "stack"))
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in stack.environment.items():
-                patch.setenv(name, value)
+        with _environment(stack.environment):
             temporal = TemporalSettings()
             client = await ReleaseClient.connect(settings=temporal)
             registry = RegistryClient(
@@ -123,3 +110,15 @@ async def live_service(directory: Path) -> AsyncIterator[LiveService]:
                 await live.push(artifact_id)
             await live.release("v41", AT_ONCE)
             yield live
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Let settings and boto3 find the stack for the length of the block."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

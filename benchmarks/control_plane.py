@@ -1,0 +1,126 @@
+"""The control plane on the local stack: overhead of a release, and rollback from signal to read-back.
+
+`python benchmarks/control_plane.py [--quick] [--json]`. Bars: rollback p50 <= 60 ms and p99 <= 200 ms from
+the signal until Envoy itself shows 0 % canary; a release with zero-length windows <= 3 s beyond its load
+time; fewer than 150 history events for a four-stage release. Latencies are taken on a shared machine: the
+bare round trips they consist of are measured in the same run and printed beside them.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from weightshift.contracts.plan import Plan
+from weightshift.contracts.release import ReleasePhase, RollbackRequest
+from weightshift.local.live_service import LiveService, live_service
+from weightshift.mesh.envoy import EnvoyMesh
+from weightshift.settings import MeshSettings
+
+STAGES = [5, 25, 50, 100]
+AT_ONCE = Plan.model_validate({"stages": STAGES, "window": 0, "max_window": 0, "retain": 0})
+HELD = Plan.model_validate({"stages": [50, 100], "window": "1h", "retain": 0})
+STAGED = Plan.model_validate(
+    {
+        "stages": STAGES,
+        "window": "2s",
+        "interval": 1,
+        "max_window": "60s",
+        "min_samples": 10,
+        "retain": "1s",
+        "gates": [{"metric": "error_rate", "maximum": 0.5}],
+    }
+)
+
+
+async def rollback_milliseconds(live: LiveService, mesh: EnvoyMesh, artifact_id: str) -> float:
+    """Release up to 50 %, send the signal, and time until the mesh reads back 0 % canary."""
+    service = live.stack.service
+    await live.start(artifact_id, HELD)
+    while (await live.client.status(service)).phase is not ReleasePhase.OBSERVING:
+        await asyncio.sleep(0.02)
+    while (await mesh.read(service)).split.canary != 50:
+        await asyncio.sleep(0.02)
+    started = time.perf_counter()
+    await live.client.signal_rollback(service, RollbackRequest(operator="benchmark"))
+    while (await mesh.read(service)).split.canary != 0:
+        pass
+    milliseconds = (time.perf_counter() - started) * 1000
+    await live.client.result(service)
+    return milliseconds
+
+
+async def read_milliseconds(live: LiveService, mesh: EnvoyMesh) -> float:
+    """Time one bare read-back: the resolution of the latencies above."""
+    started = time.perf_counter()
+    await mesh.read(live.stack.service)
+    return (time.perf_counter() - started) * 1000
+
+
+async def measure(rounds: int) -> dict[str, Any]:
+    """Run everything on one stack and return the figures."""
+    directory = Path(tempfile.mkdtemp(prefix="weightshift-benchmark-"))
+    async with live_service(directory) as live:
+        settings = MeshSettings()
+        mesh = EnvoyMesh(
+            agent_urls=(settings.agent_url,),
+            token=settings.agent_token,
+            timeout=settings.timeout,
+            confirm_timeout=settings.confirm_timeout,
+        )
+        started = time.perf_counter()
+        await live.release("v42", AT_ONCE)
+        overhead = time.perf_counter() - started
+        async with live.traffic("v41", "v42"):
+            await live.release("v41", STAGED)
+            events = len(await live.history())
+            reads = [await read_milliseconds(live, mesh) for _ in range(50)]
+            rollbacks = [await rollback_milliseconds(live, mesh, "v42") for _ in range(rounds)]
+        await mesh.aclose()
+    return {
+        "release_seconds_with_zero_windows": round(overhead, 2),
+        "history_events_four_stages": events,
+        "mesh_read_ms_p50": round(statistics.median(reads), 1),
+        "rollback_ms_p50": round(statistics.median(rollbacks), 1),
+        "rollback_ms_p99": round(sorted(rollbacks)[int(0.99 * (len(rollbacks) - 1))], 1),
+        "rollbacks": rounds,
+    }
+
+
+def bar(value: float, limit: float) -> dict[str, Any]:
+    """Return a bar's value, limit and whether it is met."""
+    return {"value": value, "bar": limit, "ok": value <= limit}
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="10 rollbacks instead of 200")
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    arguments = parser.parse_args()
+    figures = asyncio.run(measure(10 if arguments.quick else 200))
+    bars = {
+        "rollback_p50": bar(figures["rollback_ms_p50"], 60),
+        "rollback_p99": bar(figures["rollback_ms_p99"], 200),
+        "zero_window_release": bar(figures["release_seconds_with_zero_windows"], 3),
+        "history_events": bar(figures["history_events_four_stages"], 149),
+    }
+    for name, figure in figures.items():
+        print(f"{name:36} {figure}")
+    for name, result in bars.items():
+        print(f"{name:36} {result['value']} (bar {result['bar']}): {'met' if result['ok'] else 'MISSED'}")
+    if arguments.json:
+        print(json.dumps({"name": "control_plane", "figures": figures, "bars": bars}))
+    sys.stdout.flush()
+    # Temporal's client threads may abort an interpreter that shuts down in order.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
