@@ -1,15 +1,18 @@
 """One candidate's way from bytes to a model that may serve, and the progress it reports."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
 from runtime.artifact_cache import ArtifactCache
 from runtime.cached_artifact import CachedArtifact
+from runtime.download import Downloader
 from runtime.dry_run import dry_run
 from runtime.generation_holder import LoadedModel
-from runtime.model_loader import dispose, load, verify
+from runtime.model_loader import check_fit, dispose, load, verify
+from runtime.signatures import SignaturePolicy
 from weightshift.contracts.instance import CandidatePhase, CandidateProgress, InstanceError
 from weightshift.contracts.target import Target
 from weightshift.errors import (
@@ -48,6 +51,7 @@ class CandidateTracker:
         self._bytes = (0, 0)
         self._peak: int | None = None
         self._error: InstanceError | None = None
+        self._blamed: CandidatePhase | None = None
 
     @property
     def progress(self) -> CandidateProgress:
@@ -80,6 +84,14 @@ class CandidateTracker:
         self._bytes = (done, total)
         self.checkpoint()
 
+    @contextmanager
+    def blaming(self, phase: CandidatePhase) -> Iterator[None]:
+        """Report what fails inside as a failure of `phase`, which formally comes later."""
+        self._blamed = phase
+        yield
+        # Not reached by a failure, which is reported after this block has ended.
+        self._blamed = None
+
     def measured(self, peak_memory_bytes: int) -> None:
         """Take the most memory the candidate needed on its device."""
         self._peak = peak_memory_bytes
@@ -90,7 +102,7 @@ class CandidateTracker:
 
     def fail(self, error: Exception) -> InstanceError:
         """End the attempt; returns the error as it is reported."""
-        self._error = _describe(error, self._phase)
+        self._error = _describe(error, self._blamed or self._phase)
         self._move(CandidatePhase.FAILED)
         return self._error
 
@@ -106,8 +118,18 @@ class CandidateTracker:
 class CandidatePreparer:
     """Fetches, verifies, loads and dry-runs; blocking, for the loading thread."""
 
-    def __init__(self, *, cache: ArtifactCache, device: str, memory_margin: int) -> None:
+    def __init__(
+        self,
+        *,
+        cache: ArtifactCache,
+        downloader: Downloader,
+        signatures: SignaturePolicy,
+        device: str,
+        memory_margin: int,
+    ) -> None:
         self._cache = cache
+        self._downloader = downloader
+        self._signatures = signatures
         self._device = device
         self._memory_margin = memory_margin
 
@@ -134,7 +156,20 @@ class CandidatePreparer:
 
     def _fetch(self, target: Target, tracker: CandidateTracker) -> CachedArtifact:
         tracker.enter(CandidatePhase.DOWNLOADING)
+        with tracker.blaming(CandidatePhase.VERIFYING):
+            self._check_before_download(target)
         return self._cache.fetch(target.service.model, target.manifest_sha256, tracker.downloaded)
+
+    def _check_before_download(self, target: Target) -> None:
+        """Check who signed the artifact and whether it fits, from its manifest and small files alone."""
+        cached = self._cache.open(target.manifest_sha256)
+        if cached is not None:
+            with cached:
+                self._signatures.check_artifact(target, cached.manifest)
+            return
+        manifest = self._downloader.read_manifest(target.service.model, target.manifest_sha256)
+        self._signatures.check_artifact(target, manifest)
+        check_fit(manifest, target=target, read=self._downloader.read_small_file)
 
     def _load(self, cached: CachedArtifact, target: Target, tracker: CandidateTracker) -> LoadedModel:
         tracker.enter(CandidatePhase.VERIFYING)

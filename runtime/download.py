@@ -5,10 +5,10 @@ import os
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from runtime.cached_artifact import MANIFEST, MARKER, marker_content
-from weightshift.artifacts.base import ObjectStore, blob_key
+from runtime.cached_artifact import MANIFEST, MARKER, MAX_SMALL_FILE_BYTES, marker_content
+from weightshift.artifacts.base import ObjectStore, blob_key, read_object
 from weightshift.artifacts.build import read_manifest
-from weightshift.contracts.manifest import ManifestFile
+from weightshift.contracts.manifest import Manifest, ManifestFile
 from weightshift.errors import DigestMismatch, ObjectStoreUnreachable, UnsafeArtifact
 
 Progress = Callable[[int, int], None]
@@ -23,6 +23,15 @@ class Downloader:
     def __init__(self, *, store: ObjectStore, max_artifact_bytes: int) -> None:
         self._store = store
         self._max_artifact_bytes = max_artifact_bytes
+
+    def read_manifest(self, model: str, digest: str) -> Manifest:
+        """Read a manifest; nothing is written. Raises as `weightshift.artifacts.build.read_manifest`."""
+        return read_manifest(self._store, model, digest)
+
+    def read_small_file(self, manifest: Manifest, file: ManifestFile) -> bytes:
+        """Read a small file; nothing is written. Raises as `weightshift.artifacts.base.read_object`."""
+        key = blob_key(manifest.model, file.sha256)
+        return read_object(self._store, key, sha256=file.sha256, max_bytes=MAX_SMALL_FILE_BYTES)
 
     def download(self, model: str, digest: str, directory: int, progress: Progress) -> None:
         """Fill an open, empty directory, durably; the completion marker is written last.

@@ -21,6 +21,7 @@ from runtime.reconciler import Reconciler
 from runtime.registry_client import Reporter, TargetWatch, read_now
 from runtime.rollout_metrics import RolloutMetrics
 from runtime.settings import RuntimeSettings
+from runtime.signatures import SignatureCache, SignaturePolicy, accepted_keys
 from runtime.target_state import TargetState
 from weightshift.artifacts.base import ObjectStore
 from weightshift.contracts.instance import InstanceReport
@@ -58,6 +59,12 @@ class Instance:
             max_batch=settings.max_batch,
         )
         self._reporter = Reporter(client=client, heartbeat=settings.heartbeat, report=self.report)
+        self._signatures = SignaturePolicy(
+            accepted=accepted_keys(settings),
+            signatures=SignatureCache(directory=settings.cache_dir / "signatures", store=store),
+        )
+        if self._signatures.allows_unsigned:
+            _logger.warning("insecure_unsigned is set: artifacts and targets are loaded unsigned")
         self._reconciler = self._create_reconciler(store)
         self._watch = TargetWatch(
             client=client,
@@ -102,6 +109,7 @@ class Instance:
             ready=self.is_ready,
             draining=self.admission.is_draining,
             runtime_build=runtime_build(),
+            insecure_unsigned=self._signatures.allows_unsigned,
         )
 
     def render_metrics(self) -> bytes:
@@ -156,10 +164,17 @@ class Instance:
             settings=settings,
             holder=self.holder,
             state=TargetState(
-                directory=settings.cache_dir / "targets", service=settings.service, cohort=settings.cohort
+                directory=settings.cache_dir / "targets",
+                service=settings.service,
+                cohort=settings.cohort,
+                check=self._signatures.check_new_target,
             ),
             preparer=CandidatePreparer(
-                cache=cache, device=settings.device, memory_margin=settings.memory_margin
+                cache=cache,
+                downloader=downloader,
+                signatures=self._signatures,
+                device=settings.device,
+                memory_margin=settings.memory_margin,
             ),
             metrics=self.metrics,
             changed=self._reporter.wake,

@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +14,15 @@ from runtime.cached_artifact import CachedArtifact
 from runtime.compatibility import check_requirements
 from runtime.generation_holder import LoadedModel
 from runtime.memory_budget import check_budget, return_free_memory
-from runtime.safetensors_header import TensorEntry, WeightsHeader, read_header
-from weightshift.contracts.manifest import Manifest, ManifestFile, WeightFormat
+from runtime.safetensors_header import TORCH_TYPES, TensorEntry, WeightsHeader, read_header
+from weightshift.contracts.manifest import Manifest, ManifestFile, ManifestTensor, WeightFormat
 from weightshift.contracts.target import Target
 from weightshift.errors import DigestMismatch, IncompatibleModel
 
 _ALIGNMENT = 512
 _PIECE_BYTES = 4 << 20
 _WEIGHTS_SUFFIX = ".safetensors"
+_Tensors: TypeAlias = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
@@ -41,19 +42,36 @@ def verify(cached: CachedArtifact, *, target: Target) -> VerifiedArtifact:
     Raises `UnsafeArtifact`, `IncompatibleModel`, `DigestMismatch`.
     """
     manifest = cached.manifest
-    architecture = find_architecture(manifest.architecture or manifest.model)
-    _check_manifest(manifest, architecture, target)
-    check_requirements(manifest.requires)
+    architecture, resources = check_fit(manifest, target=target, read=lambda _, file: cached.read_file(file))
     weights = _weights_file(manifest)
-    small = {file.path: cached.read_file(file) for file in manifest.files if file is not weights}
-    resources = architecture.resources(small)
     descriptor = cached.open_file(weights)
     try:
         header = read_header(descriptor)
     finally:
         os.close(descriptor)
-    _check_tensors(header, _build(architecture, resources), architecture.tied)
+    found = {entry.name: (entry.dtype, entry.shape) for entry in header.entries}
+    if manifest.tensors is not None and found != _declared(manifest.tensors):
+        raise IncompatibleModel(f"{weights.path} holds other tensors than the manifest lists; push it again.")
+    _check_tensors(found, _build(architecture, resources), architecture.tied)
     return VerifiedArtifact(cached, architecture, resources, weights, header)
+
+
+def check_fit(
+    manifest: Manifest, *, target: Target, read: Callable[[Manifest, ManifestFile], bytes]
+) -> tuple[Architecture, Any]:
+    """Return the architecture and its resources, once all that the manifest tells fits them.
+
+    `read` returns a small file. Raises `IncompatibleModel`, `UnsafeArtifact`, and what `read` raises.
+    """
+    architecture = find_architecture(manifest.architecture or manifest.model)
+    _check_manifest(manifest, architecture, target)
+    check_requirements(manifest.requires)
+    weights = _weights_file(manifest)
+    small = {file.path: read(manifest, file) for file in manifest.files if file is not weights}
+    resources = architecture.resources(small)
+    if manifest.tensors is not None:
+        _check_tensors(_declared(manifest.tensors), _build(architecture, resources), architecture.tied)
+    return architecture, resources
 
 
 def load(
@@ -122,9 +140,12 @@ def _build(architecture: Architecture, resources: Any) -> nn.Module:
         return architecture.build(resources)
 
 
-def _check_tensors(header: WeightsHeader, module: nn.Module, tied: Mapping[str, str]) -> None:
+def _declared(tensors: tuple[ManifestTensor, ...]) -> _Tensors:
+    return {tensor.name: (TORCH_TYPES[tensor.dtype], tensor.shape) for tensor in tensors}
+
+
+def _check_tensors(found: _Tensors, module: nn.Module, tied: Mapping[str, str]) -> None:
     """Compare names, types and shapes both ways; a tied tensor may be absent."""
-    found = {entry.name: (entry.dtype, entry.shape) for entry in header.entries}
     wanted = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in module.state_dict().items()}
     if missing := sorted(wanted.keys() - found.keys() - tied.keys()):
         raise IncompatibleModel(f"The weights lack {len(missing)} tensors, first {missing[0]!r}.")

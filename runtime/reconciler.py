@@ -15,9 +15,9 @@ from runtime.generation_holder import Generation, GenerationHolder
 from runtime.rollout_metrics import RolloutMetrics
 from runtime.settings import RuntimeSettings
 from runtime.target_state import TargetState
-from weightshift.contracts.instance import CandidateProgress
+from weightshift.contracts.instance import CandidatePhase, CandidateProgress
 from weightshift.contracts.target import Target
-from weightshift.errors import RevisionConflict, Superseded
+from weightshift.errors import AuthorisationInvalid, RevisionConflict, Superseded
 
 _logger = logging.getLogger(__name__)
 
@@ -78,6 +78,9 @@ class Reconciler:
             self._metrics.conflicts.inc()
             _logger.error("target refused: %s", error)  # noqa: TRY400 - the message says all
             return
+        except AuthorisationInvalid as error:
+            self._refuse(target, error)
+            return
         if target.revision > self.desired_revision:
             self._desired = target
             if not self._is_restoring:
@@ -135,16 +138,17 @@ class Reconciler:
                 return
             self._wake.clear()
 
+    def _refuse(self, target: Target, error: AuthorisationInvalid) -> None:
+        """Report a target that is not followed, so that whoever published it does not wait for it."""
+        self._metrics.unauthorised.inc()
+        _logger.error("target refused: %s", error)
+        tracker = self._track(target, 1, superseded=lambda: False)
+        with tracker.blaming(CandidatePhase.VERIFYING):
+            tracker.fail(error)
+
     async def _attempt(self, target: Target, number: int, *, superseded: Callable[[], bool]) -> bool:
         """Make one attempt; returns whether there is nothing left to try for this target."""
-        tracker = CandidateTracker(
-            target=target,
-            attempt=number,
-            superseded=superseded,
-            changed=self._changed,
-            phase_ended=self._metrics.phase_ended,
-        )
-        self._tracker = tracker
+        tracker = self._track(target, number, superseded=superseded)
         try:
             await self._install(target, tracker)
         except Exception as error:
@@ -156,6 +160,16 @@ class Reconciler:
                 self._refused_revision = target.revision
             return failure.permanent
         return True
+
+    def _track(self, target: Target, number: int, *, superseded: Callable[[], bool]) -> CandidateTracker:
+        self._tracker = CandidateTracker(
+            target=target,
+            attempt=number,
+            superseded=superseded,
+            changed=self._changed,
+            phase_ended=self._metrics.phase_ended,
+        )
+        return self._tracker
 
     async def _install(self, target: Target, tracker: CandidateTracker) -> None:
         loaded = self._holder.claim(target.manifest_sha256)

@@ -65,6 +65,7 @@ class RolloutMetrics:
         own = self._identity
         self.unready = self._counter("unready_requests", "Refused, below the floor.", names).labels(*own)
         self.conflicts = self._counter("target_conflicts", "Targets refused.", names).labels(*own)
+        self.unauthorised = self._counter("unauthorised_targets", "Targets refused.", names).labels(*own)
         self.cleanup_failures = self._counter("cleanup_failures", "Failed clean-ups.", names).labels(*own)
         self.queue_length = self._gauge("queue_length", "Requests waiting.", names).labels(*own)
         self.batch_size = self._histogram(

@@ -17,7 +17,9 @@ class RuntimeSettings(BaseSettings):
     """What one instance serves, where it listens, and its bounds.
 
     `data_port` and `admin_port` 0 choose a free port. `start_wait` is how long a starting instance
-    waits for the registry before it serves its last trusted artifact unasked.
+    waits for the registry before it serves its last trusted artifact unasked. `artifact_keys` and
+    `release_keys` are the accepted public keys (PEM, several one after the other), given here or in the
+    files; only with `insecure_unsigned`, which is for development, nothing needs a signature.
     """
 
     model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_RUNTIME_")
@@ -44,6 +46,12 @@ class RuntimeSettings(BaseSettings):
     cache_dir: Path = Path("/var/lib/weightshift/cache")
     cache_keep: int = Field(default=3, ge=2)
     max_artifact_bytes: int = Field(default=1 << 37, gt=0)
+    artifact_keys: str = ""
+    artifact_keys_file: Path | None = None
+    release_keys: str = ""
+    release_keys_file: Path | None = None
+    insecure_unsigned: bool = False
+
     memory_margin: int = Field(default=256 << 20, ge=0)
 
     max_queue: int = Field(default=256, gt=0)

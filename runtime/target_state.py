@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -28,9 +29,15 @@ class _Saved(BaseModel):
 
 
 class TargetState:
-    """The accepted and the trusted target of one instance's cohort. Blocking; safe from any thread."""
+    """The accepted and the trusted target of one instance's cohort. Blocking; safe from any thread.
 
-    def __init__(self, *, directory: Path, service: Service, cohort: Cohort) -> None:
+    `check` raises for a new target that nobody with the right to do so has authorised.
+    """
+
+    def __init__(
+        self, *, directory: Path, service: Service, cohort: Cohort, check: Callable[[Target], None]
+    ) -> None:
+        self._check = check
         self._service = service
         self._cohort = cohort
         directory.mkdir(parents=True, exist_ok=True)
@@ -52,7 +59,7 @@ class TargetState:
         """Take a target; returns whether it is a new one.
 
         Raises `RevisionConflict` for a lower revision, for another artifact under the same one, and
-        for a target of another service or cohort.
+        for a target of another service or cohort; `AuthorisationInvalid`. A refused one changes nothing.
         """
         if (target.service, target.cohort) != (self._service, self._cohort):
             raise RevisionConflict(
@@ -68,6 +75,7 @@ class TargetState:
                 if target.manifest_sha256 != accepted.manifest_sha256:
                     raise RevisionConflict(f"Target revision {target.revision} names two artifacts.")
                 return False
+            self._check(target)
             self._save(_Saved(accepted=target, trusted=self._saved.trusted))
             return True
 

@@ -66,6 +66,7 @@ class InstanceReport(Message):
     """What an instance says of itself. Only the runtime writes it.
 
     `boot_id` changes with every process start, so that a crash and quick restart is still seen.
+    `insecure_unsigned` says that it loads artifacts whose signatures nobody checks.
     """
 
     instance_id: Name
@@ -79,6 +80,7 @@ class InstanceReport(Message):
     draining: bool = False
     runtime_build: str = ""
     servable_capacity: float = 1.0
+    insecure_unsigned: bool = False
 
 
 class InstanceState(Message):

@@ -96,6 +96,7 @@ def runtime_spec(
         "CACHE_DIR": str(directory / "cache" / instance.name),
         "HEARTBEAT": str(_HEARTBEAT),
         "PROPAGATION_SECONDS": str(_PROPAGATION_SECONDS),
+        "INSECURE_UNSIGNED": "1",
     }
     return ProcessSpec(
         name=instance.name,

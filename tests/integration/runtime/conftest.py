@@ -223,6 +223,7 @@ async def running(
                 "START_WAIT": "1",
                 "PROPAGATION_SECONDS": "2",
                 "DRAIN_DEADLINE": "5",
+                "INSECURE_UNSIGNED": "1",
             }.items()
         },
     }

@@ -224,6 +224,7 @@ class World:
             "retry_maximum": 0.01,
             "propagation_seconds": 0,
             "drain_deadline": 5,
+            "insecure_unsigned": True,
         }
         return Instance(settings=RuntimeSettings(**{**defaults, **settings}), store=self.store, client=client)
 

@@ -15,7 +15,10 @@ MakeTarget = Callable[..., Target]
 @pytest.fixture
 def create(tmp_path: Path) -> Callable[[], TargetState]:
     return lambda: TargetState(
-        directory=tmp_path, service=Service(model="ranker", environment="test"), cohort=Cohort.STABLE
+        directory=tmp_path,
+        service=Service(model="ranker", environment="test"),
+        cohort=Cohort.STABLE,
+        check=lambda _: None,
     )
 
 
