@@ -9,7 +9,8 @@ from rich.console import RenderableType
 from weightshift.cli.context import Context
 from weightshift.cli.options import REASON, REGISTRY, STORE, Commands, Option, add_command, add_group
 from weightshift.cli.output import table
-from weightshift.contracts.manifest import ArtifactRecord, Precision, WeightFormat
+from weightshift.contracts.approval import ArtifactUse
+from weightshift.contracts.manifest import ArtifactRecord, ArtifactState, Precision, WeightFormat
 
 _PUSH_OPTIONS = (
     Option(("--model",), "WEIGHTSHIFT_MODEL", "model the weights belong to", required=True),
@@ -115,7 +116,10 @@ async def approve(context: Context) -> int:
     """Let an artifact be released."""
     async with context.connections.registry(context.arguments) as registry:
         record = await registry.approve_artifact(context.arguments.model, context.arguments.artifact)
-    context.output.result(record, f"{record.model} {record.artifact_id} is {record.state}")
+    text = f"{record.model} {record.artifact_id} is {record.state}"
+    if record.state is ArtifactState.PENDING:
+        text += f", approved by {', '.join(record.approvers)}; it needs somebody else's approval too"
+    context.output.result(record, text)
     return 0
 
 
@@ -124,8 +128,15 @@ async def reject(context: Context) -> int:
     arguments = context.arguments
     async with context.connections.registry(arguments) as registry:
         record = await registry.reject_artifact(arguments.model, arguments.artifact, arguments.reason)
-    context.output.result(record, f"{record.model} {record.artifact_id} is {record.state}")
+    uses = [_use(use) for use in record.in_use]
+    context.output.result(record, f"{record.model} {record.artifact_id} is {record.state}", *uses)
     return 0
+
+
+def _use(use: ArtifactUse) -> str:
+    desired = f"desired at revision {use.desired_revision}" if use.desired_revision else "no longer desired"
+    instances = ", ".join(use.instance_ids) or "no instance"
+    return f"STILL IN USE on {use.service} {use.cohort}: {desired}, served by {instances}; release another"
 
 
 def _as_table(records: Iterable[ArtifactRecord]) -> RenderableType:

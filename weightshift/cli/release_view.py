@@ -8,9 +8,14 @@ from rich.text import Text
 
 from weightshift.contracts.release import Outcome, ReleaseRecord, ReleaseStatus, Step
 
-EXIT_CODES = {Outcome.PROMOTED: 0, Outcome.ROLLED_BACK: 3, Outcome.REFUSED: 3}
+EXIT_CODES = {Outcome.PROMOTED: 0, Outcome.ROLLED_BACK: 3, Outcome.REFUSED: 3, Outcome.ABANDONED: 1}
 EXIT_CODE_HELD = 6
-_COLOURS = {Outcome.PROMOTED: "green", Outcome.ROLLED_BACK: "yellow", Outcome.REFUSED: "red"}
+_COLOURS = {
+    Outcome.PROMOTED: "green",
+    Outcome.ROLLED_BACK: "yellow",
+    Outcome.REFUSED: "red",
+    Outcome.ABANDONED: "red",
+}
 _RECENT_STEPS = 12
 
 

@@ -62,11 +62,15 @@ class ReleasePhase(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a release ended. `refused` means the candidate never got traffic."""
+    """How a release ended. `refused` means the candidate never got traffic.
+
+    `abandoned`: its workflow ended without a word, and another release took its lock over.
+    """
 
     PROMOTED = "promoted"
     ROLLED_BACK = "rolled-back"
     REFUSED = "refused"
+    ABANDONED = "abandoned"
 
 
 class Step(Message):

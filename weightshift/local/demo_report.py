@@ -12,6 +12,7 @@ _TITLES = {
     Outcome.PROMOTED: "promoted",
     Outcome.ROLLED_BACK: "rolled back",
     Outcome.REFUSED: "refused",
+    Outcome.ABANDONED: "abandoned",
 }
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import rfc8785
 from pydantic import Field
+from ulid import ULID
 
 from weightshift.contracts.base import Message
-from weightshift.contracts.evidence import AuditRow, Evidence
+from weightshift.contracts.evidence import AuditHead, AuditQuery, AuditRow, Evidence, Refusal
 from weightshift.contracts.identity import Service
 from weightshift.errors import InvalidInput
 
@@ -18,6 +19,13 @@ FIRST_PREVIOUS_HASH = "0" * 64
 
 ARTIFACT_ENVIRONMENT = "artifacts"
 """The chain that holds what happened to artifacts, which belong to no environment."""
+
+
+REFUSAL_ENVIRONMENT = "access"
+"""The chain that holds refused requests, whatever they asked for."""
+
+REFUSAL_MODEL = "registry"
+"""What refused requests are filed under in their chain."""
 
 
 class Entry(Message):
@@ -35,6 +43,18 @@ class Entry(Message):
     def of_evidence(cls, evidence: Evidence) -> "Entry":
         """Return the entry for one fact of a release."""
         return cls.model_validate(evidence.model_dump())
+
+    @classmethod
+    def of_refusal(cls, refusal: Refusal) -> "Entry":
+        """Return the entry for one refused request."""
+        return cls(
+            service=Service(model=REFUSAL_MODEL, environment=REFUSAL_ENVIRONMENT),
+            operation_id=f"refusal:{ULID()}",
+            step="refuse",
+            operator=refusal.subject,
+            summary=f"{refusal.method} {refusal.path}: {refusal.error}",
+            data=refusal.model_dump(mode="json"),
+        )
 
 
 def chained(entry: Entry, *, sequence: int, previous_hash: str, recorded_at: datetime) -> AuditRow:
@@ -74,3 +94,22 @@ def broken_rows(rows: Iterable[AuditRow]) -> tuple[int, ...]:
             broken.append(row.sequence)
         previous = row
     return tuple(broken)
+
+
+def selects(query: AuditQuery, row: AuditRow) -> bool:
+    """Whether a row of the query's environment is one of those it asks for; pages are not considered."""
+    return (
+        row.sequence > query.after
+        and query.model in (None, row.service.model)
+        and query.release_id in (None, row.release_id)
+        and query.operator in (None, row.operator)
+        and (query.since is None or row.recorded_at >= query.since)
+        and (query.until is None or row.recorded_at < query.until)
+    )
+
+
+def head_of(environment: str, newest: AuditRow | None) -> AuditHead:
+    """Return a chain's head; the empty chain has one too."""
+    if newest is None:
+        return AuditHead(environment=environment, sequence=0, hash=FIRST_PREVIOUS_HASH)
+    return AuditHead(environment=environment, sequence=newest.sequence, hash=newest.hash)

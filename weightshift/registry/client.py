@@ -9,6 +9,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from weightshift import errors
+from weightshift.contracts.approval import RejectedArtifact
 from weightshift.contracts.evidence import AuditRow
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.instance import InstanceReport, InstanceState
@@ -101,12 +102,19 @@ class RegistryClient:
         return await self._post_artifact("/v1/artifacts", record.model_dump(mode="json"))
 
     async def approve_artifact(self, model: str, artifact_id: str) -> ArtifactRecord:
-        """Move an artifact to ready. Raises `UnknownArtifact`, `Conflict` for a rejected one."""
+        """Approve an artifact, which is ready once enough people did.
+
+        Raises `UnknownArtifact`, `Conflict` for a rejected one.
+        """
         return await self._post_artifact(f"/v1/artifacts/{model}/{artifact_id}/approve", {})
 
-    async def reject_artifact(self, model: str, artifact_id: str, reason: str) -> ArtifactRecord:
-        """Move an artifact to rejected, for ever. Raises `UnknownArtifact`."""
-        return await self._post_artifact(f"/v1/artifacts/{model}/{artifact_id}/reject", {"reason": reason})
+    async def reject_artifact(self, model: str, artifact_id: str, reason: str) -> RejectedArtifact:
+        """Move an artifact to rejected, for ever; the answer names where it is in use.
+
+        Raises `UnknownArtifact`.
+        """
+        path = f"/v1/artifacts/{model}/{artifact_id}/reject"
+        return _parse(RejectedArtifact, _checked(await self._request("POST", path, json={"reason": reason})))
 
     async def artifact(self, model: str, artifact_id: str) -> ArtifactRecord:
         """Read one artifact. Raises `UnknownArtifact`."""

@@ -16,11 +16,14 @@ STATEMENT_SECONDS = 60.0
 # What the application role may do, and nothing beyond it: no DELETE, no TRUNCATE, no history rewritten.
 _PRIVILEGES = {
     "schema_migration": "SELECT",
-    "model_artifact": "SELECT, INSERT, UPDATE (state)",
-    "service_counter": "SELECT, INSERT, UPDATE (last_revision, last_epoch)",
+    "model_artifact": "SELECT, INSERT, UPDATE (state, approvers)",
+    "service_counter": "SELECT, INSERT, UPDATE (last_revision, last_epoch, wave_epoch, wave_sequence)",
     "revision_assignment": "SELECT, INSERT",
     "deployment_target": "SELECT, INSERT, UPDATE",
     "release": "SELECT, INSERT, UPDATE (outcome, reason, finished_at)",
+    "release_approval": "SELECT, INSERT",
+    "wave_grant": "SELECT, INSERT, UPDATE (revoked_at)",
+    "incident_count": "SELECT, INSERT, UPDATE (count)",
     "instance_report": "SELECT, INSERT, UPDATE, DELETE",
     "audit": "SELECT, INSERT",
     "access_token": "SELECT, INSERT, UPDATE (revoked_at)",

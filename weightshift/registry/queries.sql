@@ -4,8 +4,9 @@
 SELECT version FROM schema_migration ORDER BY version
 
 -- name: insert_artifact
-INSERT INTO model_artifact (model_name, artifact_id, manifest_uri, manifest_sha256, feature_schema)
-VALUES ($1, $2, $3, $4, $5)
+INSERT INTO model_artifact
+    (model_name, artifact_id, manifest_uri, manifest_sha256, feature_schema, pushed_by)
+VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT DO NOTHING
 RETURNING *
 
@@ -20,7 +21,17 @@ SELECT * FROM model_artifact WHERE model_name = $1 AND artifact_id = $2 FOR UPDA
 SELECT * FROM model_artifact WHERE model_name = $1 AND artifact_id = $2 FOR SHARE
 
 -- name: set_artifact_state
-UPDATE model_artifact SET state = $3 WHERE model_name = $1 AND artifact_id = $2 RETURNING *
+UPDATE model_artifact SET state = $3, approvers = $4 WHERE model_name = $1 AND artifact_id = $2
+
+-- name: select_targets_of_artifact
+SELECT target.*, artifact.manifest_sha256, artifact.feature_schema
+FROM deployment_target AS target
+JOIN model_artifact AS artifact USING (model_name, artifact_id)
+WHERE target.model_name = $1 AND target.artifact_id = $2
+
+-- name: select_reports_of_artifact
+SELECT report FROM instance_report
+WHERE model_name = $1 AND report -> 'actual' ->> 'artifact_id' = $2
 
 -- name: select_artifacts
 SELECT * FROM model_artifact WHERE model_name = $1 ORDER BY created_at DESC, artifact_id DESC
@@ -29,7 +40,7 @@ SELECT * FROM model_artifact WHERE model_name = $1 ORDER BY created_at DESC, art
 INSERT INTO service_counter (model_name, environment) VALUES ($1, $2) ON CONFLICT DO NOTHING
 
 -- name: lock_counter
-SELECT last_revision, last_epoch FROM service_counter
+SELECT last_revision, last_epoch, wave_epoch, wave_sequence FROM service_counter
 WHERE model_name = $1 AND environment = $2
 FOR UPDATE
 
@@ -38,6 +49,9 @@ UPDATE service_counter SET last_revision = $3 WHERE model_name = $1 AND environm
 
 -- name: set_last_epoch
 UPDATE service_counter SET last_epoch = $3 WHERE model_name = $1 AND environment = $2
+
+-- name: set_wave_fence
+UPDATE service_counter SET wave_epoch = $3, wave_sequence = $4 WHERE model_name = $1 AND environment = $2
 
 -- name: insert_revision
 INSERT INTO revision_assignment (model_name, environment, revision, artifact_id) VALUES ($1, $2, $3, $4)
@@ -51,15 +65,16 @@ WHERE target.model_name = $1 AND target.environment = $2
 -- name: upsert_target
 INSERT INTO deployment_target
     (model_name, environment, cohort, revision, artifact_id, serve_floor, fence_epoch, fence_sequence,
-     updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+     updated_at, requires_grant)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 ON CONFLICT (model_name, environment, cohort) DO UPDATE SET
     revision = excluded.revision,
     artifact_id = excluded.artifact_id,
     serve_floor = excluded.serve_floor,
     fence_epoch = excluded.fence_epoch,
     fence_sequence = excluded.fence_sequence,
-    updated_at = excluded.updated_at
+    updated_at = excluded.updated_at,
+    requires_grant = excluded.requires_grant
 
 -- name: now
 SELECT clock_timestamp()
@@ -73,8 +88,8 @@ SELECT * FROM release WHERE release_id = $1
 -- name: lock_release
 SELECT * FROM release WHERE release_id = $1 FOR UPDATE
 
--- name: select_active_release
-SELECT * FROM release WHERE model_name = $1 AND environment = $2 AND outcome IS NULL
+-- name: lock_active_release
+SELECT * FROM release WHERE model_name = $1 AND environment = $2 AND outcome IS NULL FOR UPDATE
 
 -- name: select_release_by_key
 SELECT * FROM release WHERE request_key = $1
@@ -89,6 +104,60 @@ UPDATE release SET outcome = $2, reason = $3, finished_at = clock_timestamp() WH
 
 -- name: select_releases
 SELECT * FROM release WHERE model_name = $1 AND environment = $2 ORDER BY epoch DESC
+
+-- name: insert_approval
+INSERT INTO release_approval
+    (approval_id, model_name, environment, release_id, operator, reason, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+
+-- name: select_approval
+SELECT * FROM release_approval WHERE approval_id = $1
+
+-- name: select_approvals_of_release
+SELECT * FROM release_approval WHERE release_id = $1 ORDER BY created_at, approval_id
+
+-- name: insert_grant
+INSERT INTO wave_grant
+    (model_name, environment, fence_epoch, fence_sequence, revision, instance_ids, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+
+-- name: revoke_grants
+UPDATE wave_grant SET revoked_at = clock_timestamp()
+WHERE model_name = $1 AND environment = $2 AND revoked_at IS NULL
+
+-- An admitted release outdates every grant of the releases before it.
+-- name: select_grants
+SELECT wave_grant.* FROM wave_grant
+JOIN service_counter USING (model_name, environment)
+WHERE model_name = $1 AND environment = $2 AND revoked_at IS NULL AND expires_at > clock_timestamp()
+  AND fence_epoch >= last_epoch
+ORDER BY fence_epoch, fence_sequence
+
+-- name: count_incident
+INSERT INTO incident_count (model_name, environment, incident, count) VALUES ($1, $2, $3, 1)
+ON CONFLICT (model_name, environment, incident) DO UPDATE SET count = incident_count.count + 1
+
+-- name: select_incidents
+SELECT * FROM incident_count ORDER BY environment, model_name, incident
+
+-- name: select_services
+SELECT model_name, environment FROM service_counter
+UNION SELECT model_name, environment FROM instance_report
+UNION SELECT model_name, environment FROM incident_count
+ORDER BY environment, model_name
+
+-- name: select_standings
+SELECT reported.model_name, reported.environment, reported.report ->> 'cohort' AS cohort,
+    (reported.report ->> 'draining')::boolean AS draining,
+    greatest(extract(epoch FROM clock_timestamp() - reported.reported_at), 0)::float8 AS age,
+    coalesce((reported.report -> 'actual' ->> 'revision')::bigint, 0) AS actual_revision,
+    target.revision AS desired_revision,
+    extract(epoch FROM clock_timestamp() - target.updated_at)::float8 AS desired_for
+FROM instance_report AS reported
+LEFT JOIN deployment_target AS target
+    ON target.model_name = reported.model_name
+    AND target.environment = reported.environment
+    AND target.cohort = reported.report ->> 'cohort'
 
 -- An instance silent for a day will not come back under its name; it would only clutter the list.
 -- name: upsert_report
@@ -129,16 +198,32 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 -- name: select_audit_operation
 SELECT * FROM audit WHERE environment = $1 AND operation_id = $2
 
--- name: select_audit
+-- name: select_audit_page
 SELECT * FROM audit
-WHERE environment = $1 AND model_name = $2 AND ($3::text IS NULL OR release_id = $3)
+WHERE environment = $1 AND sequence > $2
+  AND ($3::text IS NULL OR model_name = $3)
+  AND ($4::text IS NULL OR release_id = $4)
+  AND ($5::text IS NULL OR operator = $5)
+  AND ($6::timestamptz IS NULL OR recorded_at >= $6)
+  AND ($7::timestamptz IS NULL OR recorded_at < $7)
 ORDER BY sequence
+LIMIT $8
+
+-- name: select_newest_audit
+SELECT * FROM audit WHERE environment = $1 ORDER BY sequence DESC LIMIT 1
 
 -- name: insert_token
 INSERT INTO access_token (token_sha256, role, subject, model, environment) VALUES ($1, $2, $3, $4, $5)
 
 -- name: revoke_token
-UPDATE access_token SET revoked_at = clock_timestamp() WHERE token_sha256 = $1 AND revoked_at IS NULL
+UPDATE access_token SET revoked_at = clock_timestamp()
+WHERE left(token_sha256, 16) = $1 AND revoked_at IS NULL
+RETURNING subject
+
+-- name: select_tokens
+SELECT left(token_sha256, 16) AS token_id, role, subject, model, environment, created_at, revoked_at
+FROM access_token
+ORDER BY created_at, token_sha256
 
 -- name: select_token
 SELECT token_sha256, role, subject, model, environment FROM access_token

@@ -1,75 +1,36 @@
-"""What the registry decides, apart from where it keeps its rows. Pure; shared by every store."""
+"""What the registry decides about targets and releases. Pure; shared by every store."""
 
-from collections.abc import Iterable
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import datetime
 
+from weightshift.contracts.approval import Approval, ApprovalRequest
 from weightshift.contracts.evidence import AuditRow
-from weightshift.contracts.identity import Fence, Service
-from weightshift.contracts.instance import InstanceReport, InstanceState
-from weightshift.contracts.manifest import ArtifactRecord, ArtifactState
-from weightshift.contracts.release import Admission, Completion, ReleaseRecord, ReleaseRequest
+from weightshift.contracts.health import Incident
+from weightshift.contracts.identity import Fence
+from weightshift.contracts.manifest import ArtifactRecord
+from weightshift.contracts.release import Admission, Completion, Outcome, ReleaseRecord, ReleaseRequest
 from weightshift.contracts.target import Publication, Target
 from weightshift.errors import (
-    ArtifactConflict,
-    ArtifactNotReady,
     Conflict,
     OperationConflict,
     ReleaseActive,
     RevisionConflict,
+    RevisionReused,
     StaleFence,
-    UnknownArtifact,
+    UnknownApproval,
 )
-from weightshift.registry.chain import ARTIFACT_ENVIRONMENT, Entry
+from weightshift.registry.chain import Entry
 
-FORGET_INSTANCE_AFTER = timedelta(days=1)
-"""How long a silent instance stays in the list."""
-
-
-def known_artifact(record: ArtifactRecord | None, *, model: str, artifact_id: str) -> ArtifactRecord:
-    """Return the record. Raises `UnknownArtifact` when there is none."""
-    if record is None:
-        raise UnknownArtifact(f"The registry knows no artifact {artifact_id} of {model}; push it first.")
-    return record
+_INCIDENTS = {
+    RevisionConflict: Incident.PUBLISH_CONFLICT,
+    StaleFence: Incident.STALE_FENCE,
+    RevisionReused: Incident.REVISION_REUSED,
+}
 
 
-def ready_artifact(record: ArtifactRecord | None, *, model: str, artifact_id: str) -> ArtifactRecord:
-    """Return a record that may be published. Raises `UnknownArtifact`, `ArtifactNotReady`."""
-    known = known_artifact(record, model=model, artifact_id=artifact_id)
-    if known.state is ArtifactState.READY:
-        return known
-    step = "push another" if known.state is ArtifactState.REJECTED else "approve it first"
-    raise ArtifactNotReady(f"Artifact {artifact_id} of {model} is {known.state}; {step}.")
-
-
-def same_artifact(stored: ArtifactRecord, record: ArtifactRecord) -> ArtifactRecord:
-    """Return the stored record for a repeated registration. Raises `ArtifactConflict` for other content."""
-    if (stored.manifest_sha256, stored.feature_schema) != (record.manifest_sha256, record.feature_schema):
-        raise ArtifactConflict(
-            f"Artifact id {record.artifact_id} of {record.model} is taken by manifest "
-            f"{stored.manifest_sha256[:12]}; register the new content under another id."
-        )
-    return stored
-
-
-def approvable(record: ArtifactRecord) -> bool:
-    """Whether approval changes anything. Raises `Conflict` for a rejected artifact."""
-    if record.state is ArtifactState.REJECTED:
-        raise Conflict(
-            f"Artifact {record.artifact_id} of {record.model} was rejected; push it again under another id."
-        )
-    return record.state is ArtifactState.PENDING
-
-
-def artifact_entry(record: ArtifactRecord, *, step: str, operator: str, reason: str = "") -> Entry:
-    """Return the audit entry for one step in an artifact's life; each step happens at most once."""
-    return Entry(
-        service=Service(model=record.model, environment=ARTIFACT_ENVIRONMENT),
-        operation_id=f"artifact:{record.model}:{record.artifact_id}:{step}",
-        step=f"artifact-{step}",
-        operator=operator,
-        summary=reason or f"artifact {record.artifact_id} {step}",
-        data=record.model_dump(mode="json"),
-    )
+def incident_of(error: Conflict) -> Incident | None:
+    """Return what a refused publication counts as, if an operator should hear of it."""
+    return _INCIDENTS.get(type(error))
 
 
 def repeated_publication(publication: Publication, recorded: AuditRow) -> Target:
@@ -123,20 +84,35 @@ def next_target(
         manifest_sha256=artifact.manifest_sha256,
         feature_schema=artifact.feature_schema,
         serve_floor=revision if publication.raise_serve_floor else floor,
+        requires_grant=publication.requires_grant,
         updated_at=updated_at,
     )
 
 
-def publication_entry(publication: Publication, target: Target) -> Entry:
+def publication_entry(
+    publication: Publication,
+    target: Target,
+    *,
+    previous: Target | None,
+    artifact: ArtifactRecord,
+    approvals: Sequence[Approval],
+) -> Entry:
     """Return the audit entry of a publication, from which a repeat is answered."""
+    old = f"revision {previous.revision} ({previous.artifact_id})" if previous else "nothing"
     return Entry(
         service=publication.service,
         operation_id=publication.operation_id,
         release_id=publication.release_id,
         step="publish",
         operator=publication.operator,
-        summary=f"{target.cohort} -> revision {target.revision} ({target.artifact_id})",
-        data={"publication": publication.model_dump(mode="json"), "target": target.model_dump(mode="json")},
+        summary=f"{target.cohort} from {old} to revision {target.revision} ({target.artifact_id})",
+        data={
+            "publication": publication.model_dump(mode="json"),
+            "target": target.model_dump(mode="json"),
+            "previous": previous.model_dump(mode="json") if previous else None,
+            "artifact_approvers": artifact.approvers,
+            "approvals": [approval.model_dump(mode="json") for approval in approvals],
+        },
     )
 
 
@@ -187,6 +163,26 @@ def admission_entry(admission: Admission, *, epoch: int) -> Entry:
     )
 
 
+def check_take_over(request: ReleaseRequest, *, active: ReleaseRecord | None, holder: str) -> None:
+    """Raise `ReleaseActive` when the lock has gone to somebody else than the expected holder."""
+    if active is not None and active.release_id != holder:
+        raise ReleaseActive(
+            f"The lock of {request.service} is held by release {active.release_id} of {active.operator} and "
+            f"not by {holder}; read it again and decide."
+        )
+
+
+def abandonment(holder: ReleaseRecord, request: ReleaseRequest) -> Completion:
+    """Return the end of a release that another one takes the lock from."""
+    return Completion(
+        service=holder.service,
+        release_id=holder.release_id,
+        outcome=Outcome.ABANDONED,
+        reason=f"its workflow had ended; release {request.release_id} took the lock over",
+        fence=Fence(epoch=holder.epoch, sequence=0),
+    )
+
+
 def completion_entry(completion: Completion, *, operator: str) -> Entry:
     """Return the audit entry of a release's end."""
     return Entry(
@@ -200,16 +196,30 @@ def completion_entry(completion: Completion, *, operator: str) -> Entry:
     )
 
 
-def instance_states(
-    reports: Iterable[tuple[InstanceReport, float]], *, lost_after: timedelta
-) -> tuple[InstanceState, ...]:
-    """Return the instances with their age in seconds.
+def repeated_approval(request: ApprovalRequest, operator: str, recorded: AuditRow) -> Approval:
+    """Return the first approval under an operation id. Raises `OperationConflict` for a different one."""
+    if recorded.operator != operator or recorded.data.get("request") != request.model_dump(mode="json"):
+        raise OperationConflict(
+            f"Operation {request.operation_id} was already used for something else; use a new id."
+        )
+    return Approval.model_validate(recorded.data["approval"])
 
-    One that had announced its end (`draining`) before it fell silent has left; it is not lost.
-    """
-    limit = lost_after.total_seconds()
-    return tuple(
-        InstanceState(report=report, age_seconds=age, lost=age > limit)
-        for report, age in reports
-        if age <= limit or (not report.draining and age <= FORGET_INSTANCE_AFTER.total_seconds())
+
+def known_approval(approval: Approval | None, approval_id: str) -> Approval:
+    """Return the approval. Raises `UnknownApproval` when there is none."""
+    if approval is None:
+        raise UnknownApproval(f"The registry issued no approval {approval_id}; approve the release first.")
+    return approval
+
+
+def approval_entry(request: ApprovalRequest, approval: Approval) -> Entry:
+    """Return the audit entry of an approval, from which a repeat is answered."""
+    return Entry(
+        service=request.service,
+        operation_id=request.operation_id,
+        release_id=request.release_id,
+        step="approve",
+        operator=approval.operator,
+        summary=request.reason or f"approval {approval.approval_id}",
+        data={"request": request.model_dump(mode="json"), "approval": approval.model_dump(mode="json")},
     )

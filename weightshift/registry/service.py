@@ -55,7 +55,12 @@ async def _no_such_route(_: Request, error: Exception) -> Response:
 async def serve(settings: RegistrySettings, service: RegistryServiceSettings) -> None:
     """Serve until told to stop. Raises `RegistryUnreachable`, `SchemaMismatch` at the start."""
     dsn = settings.dsn.get_secret_value()
-    registry = await PostgresRegistry.connect(dsn=dsn, pool_size=settings.pool_size, timeout=settings.timeout)
+    registry = await PostgresRegistry.connect(
+        dsn=dsn,
+        pool_size=settings.pool_size,
+        timeout=settings.timeout,
+        approval_policy=service.approval_policy,
+    )
     bell = TargetBell()
     listener = TargetListener(dsn=dsn, bell=bell, heartbeat=service.heartbeat, timeout=settings.timeout)
     app = create_app(

@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import secrets
+from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
@@ -22,6 +23,7 @@ class Role(StrEnum):
 
     RUNTIME = "runtime"
     OPERATOR = "operator"
+    METRICS = "metrics"
 
 
 class Grant(Message):
@@ -48,6 +50,14 @@ class Grant(Message):
                 f"This changes every environment but the token covers {self.environment} only; "
                 f"use one bound to environment {EVERY}."
             )
+
+
+class TokenRecord(Grant):
+    """What the registry keeps of a token, apart from its digest. `token_id` is safe to show."""
+
+    token_id: str
+    created_at: datetime
+    revoked_at: datetime | None = None
 
 
 class TokenStore(Protocol):
@@ -101,12 +111,19 @@ def token_digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
+def token_id(token: str) -> str:
+    """Return the name that a token is listed and revoked by."""
+    return token_digest(token)[:16]
+
+
 def check_grant(grant: Grant) -> None:
     """Raise `InvalidInput` for a grant nobody should hold."""
     if not grant.subject:
         raise InvalidInput("A token's subject is empty; name the person or machine that will hold it.")
     if grant.role is Role.RUNTIME and EVERY in (grant.model, grant.environment):
         raise InvalidInput("A runtime token is bound to one model and one environment; name both.")
+    if grant.role is Role.METRICS and (grant.model, grant.environment) != (EVERY, EVERY):
+        raise InvalidInput(f"A metrics token sees every service; bind it to model and environment {EVERY}.")
 
 
 async def issue_token(*, dsn: str, role: Role, subject: str, model: str, environment: str) -> str:
@@ -123,7 +140,19 @@ async def issue_token(*, dsn: str, role: Role, subject: str, model: str, environ
     return token
 
 
-async def revoke_token(*, dsn: str, token: str) -> None:
-    """Make a token useless from the next request on. Raises `RegistryUnreachable`."""
+async def list_tokens(*, dsn: str) -> tuple[TokenRecord, ...]:
+    """Return every token ever issued, oldest first. Raises `RegistryUnreachable`."""
     async with lone_connection(dsn=dsn, seconds=CONNECT_SECONDS) as connection:
-        await connection.execute(QUERIES["revoke_token"], token_digest(token))
+        records = await connection.fetch(QUERIES["select_tokens"])
+    return tuple(TokenRecord.model_validate(dict(record)) for record in records)
+
+
+async def revoke_token(*, dsn: str, token_id: str) -> None:
+    """Make a token useless from the next request on.
+
+    Raises `InvalidInput` when no token in force has this id, `RegistryUnreachable`.
+    """
+    async with lone_connection(dsn=dsn, seconds=CONNECT_SECONDS) as connection:
+        revoked = await connection.fetchval(QUERIES["revoke_token"], token_id)
+    if revoked is None:
+        raise InvalidInput(f"No token in force has the id {token_id}; see `weightshift token list`.")

@@ -63,6 +63,6 @@ def ready(registry: Registry, service: Service) -> Callable[..., Awaitable[None]
                 feature_schema="features-1",
             )
             await registry.register_artifact(record, operator="ada")
-            await registry.approve_artifact(service.model, artifact_id, operator="ada")
+            await registry.approve_artifact(service.model, artifact_id, operator="bob")
 
     return make_ready

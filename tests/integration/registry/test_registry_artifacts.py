@@ -30,7 +30,7 @@ async def test_a_registered_artifact_is_pending_until_approved(registry: Registr
         record_of(service).model_copy(update={"state": ArtifactState.READY}), operator="ada"
     )
     assert registered.state is ArtifactState.PENDING
-    approved = await registry.approve_artifact(service.model, "v41", operator="ada")
+    approved = await registry.approve_artifact(service.model, "v41", operator="bob")
     assert approved.state is ArtifactState.READY
     assert await registry.artifact(service.model, "v41") == approved
 
@@ -55,14 +55,14 @@ async def test_a_rejected_artifact_stays_rejected(registry: Registry, service: S
         rejected = await registry.reject_artifact(service.model, "v41", operator="ada", reason="leaks labels")
         assert rejected.state is ArtifactState.REJECTED
     with pytest.raises(Conflict, match="rejected"):
-        await registry.approve_artifact(service.model, "v41", operator="ada")
+        await registry.approve_artifact(service.model, "v41", operator="bob")
 
 
 async def test_an_unknown_artifact_is_named(registry: Registry, service: Service) -> None:
     with pytest.raises(UnknownArtifact, match="v41"):
         await registry.artifact(service.model, "v41")
     with pytest.raises(UnknownArtifact):
-        await registry.approve_artifact(service.model, "v41", operator="ada")
+        await registry.approve_artifact(service.model, "v41", operator="bob")
     with pytest.raises(UnknownArtifact):
         await registry.reject_artifact(service.model, "v41", operator="ada", reason="none")
 
@@ -81,7 +81,7 @@ async def test_every_step_of_an_artifact_is_audited_once(
     rows = await registry.audit(Service(model=service.model, environment=ARTIFACT_ENVIRONMENT))
     assert [(row.step, row.operator) for row in rows] == [
         ("artifact-registered", "ada"),
-        ("artifact-approved", "ada"),
+        ("artifact-approved", "bob"),
         ("artifact-rejected", "bob"),
     ]
     assert rows[-1].summary == "leaks labels"

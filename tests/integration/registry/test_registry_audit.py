@@ -106,7 +106,7 @@ async def test_publications_of_many_models_at_once_leave_one_unbroken_chain(
             feature_schema="features-1",
         )
         await registry.register_artifact(record, operator="ada")
-        await registry.approve_artifact(owner.model, "v41", operator="ada")
+        await registry.approve_artifact(owner.model, "v41", operator="bob")
     await asyncio.gather(
         *(registry.publish(publication_of(owner, cohort=cohort)) for owner in services for cohort in Cohort)
     )

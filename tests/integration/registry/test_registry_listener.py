@@ -99,7 +99,7 @@ async def publish(registry: PostgresRegistry, service: Service) -> Target:
         feature_schema="features-1",
     )
     await registry.register_artifact(record, operator="ada")
-    await registry.approve_artifact(service.model, "v41", operator="ada")
+    await registry.approve_artifact(service.model, "v41", operator="bob")
     return await registry.publish(
         Publication(
             service=service,

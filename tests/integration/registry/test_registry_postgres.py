@@ -40,7 +40,7 @@ async def make_ready(registry: PostgresRegistry, service: Service) -> None:
         feature_schema="features-1",
     )
     await registry.register_artifact(record, operator="ada")
-    await registry.approve_artifact(service.model, "v41", operator="ada")
+    await registry.approve_artifact(service.model, "v41", operator="bob")
 
 
 @pytest.mark.parametrize(

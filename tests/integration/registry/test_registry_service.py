@@ -18,7 +18,7 @@ from weightshift.local.processes import ManagedProcess, running
 from weightshift.local.services import registry_spec
 from weightshift.registry.client import RegistryClient
 from weightshift.registry.store import PostgresRegistry
-from weightshift.registry.tokens import EVERY, Role, issue_token, revoke_token
+from weightshift.registry.tokens import EVERY, Role, issue_token, revoke_token, token_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ async def test_a_revoked_token_is_refused_from_then_on(
     clients: Clients, database: PostgresAddress, service: Service
 ) -> None:
     await clients.runtime.targets(service)
-    await revoke_token(dsn=database.application_dsn, token=clients.runtime_token)
+    await revoke_token(dsn=database.application_dsn, token_id=token_id(clients.runtime_token))
     with pytest.raises(Unauthorised):
         await clients.runtime.targets(service)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from weightshift.contracts.approval import ArtifactUse, RejectedArtifact
 from weightshift.contracts.evidence import AuditRow
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.instance import (
@@ -86,8 +87,20 @@ def test_artifacts_are_listed_and_shown(run: Run, registry: Any) -> None:
 def test_decisions_reach_the_registry(run: Run, registry: Any) -> None:
     registry.answers["approve_artifact"] = RECORD.model_copy(update={"state": ArtifactState.READY})
     assert "ranker v2 is ready" in run("artifact", "approve", "ranker", "v2").out
-    registry.answers["reject_artifact"] = RECORD.model_copy(update={"state": ArtifactState.REJECTED})
-    assert "is rejected" in run("artifact", "reject", "ranker", "v2", "--reason", "biased").out
+    registry.answers["approve_artifact"] = RECORD.model_copy(update={"approvers": ("ada",)})
+    assert "is pending, approved by ada" in run("artifact", "approve", "ranker", "v2").out
+    registry.answers["reject_artifact"] = RejectedArtifact(
+        **RECORD.model_dump(exclude={"state"}),
+        state=ArtifactState.REJECTED,
+        in_use=(
+            ArtifactUse(
+                service=SERVICE, cohort=Cohort.STABLE, desired_revision=7, instance_ids=("gpu-0", "gpu-1")
+            ),
+        ),
+    )
+    out = run("artifact", "reject", "ranker", "v2", "--reason", "biased").out
+    assert "is rejected" in out
+    assert "test/ranker stable: desired at revision 7, served by gpu-0, gpu-1" in out
     assert ("reject_artifact", "ranker", "v2", "biased") in registry.calls
 
 

@@ -2,10 +2,14 @@
 
 import asyncpg
 
+from weightshift.contracts.approval import ApprovalPolicy, ArtifactUse, RejectedArtifact
+from weightshift.contracts.health import Incident
+from weightshift.contracts.instance import InstanceReport
 from weightshift.contracts.manifest import ArtifactRecord, ArtifactState
-from weightshift.registry import rules
-from weightshift.registry.postgres import audit
+from weightshift.registry import artifact_rules as rules
+from weightshift.registry.postgres import audit, health
 from weightshift.registry.postgres.database import Connection
+from weightshift.registry.postgres.rows import target_of
 from weightshift.registry.sql import QUERIES
 
 
@@ -18,36 +22,38 @@ async def register(connection: Connection, record: ArtifactRecord, *, operator: 
         record.manifest_uri,
         record.manifest_sha256,
         record.feature_schema,
+        operator,
     )
     if inserted is None:
         return rules.same_artifact(await read(connection, record.model, record.artifact_id), record)
     stored = _artifact(inserted)
-    await audit.append(connection, rules.artifact_entry(stored, step="registered", operator=operator))
+    await audit.append(connection, rules.registration_entry(stored))
     return stored
 
 
-async def approve(connection: Connection, model: str, artifact_id: str, *, operator: str) -> ArtifactRecord:
-    """Move pending to ready. Raises `UnknownArtifact`, `Conflict`."""
-    record = await _fetch(connection, "lock_artifact", model, artifact_id)
-    record = rules.known_artifact(record, model=model, artifact_id=artifact_id)
-    if not rules.approvable(record):
-        return record
-    ready = await _set_state(connection, record, ArtifactState.READY)
-    await audit.append(connection, rules.artifact_entry(ready, step="approved", operator=operator))
-    return ready
+async def approve(
+    connection: Connection, model: str, artifact_id: str, *, operator: str, policy: ApprovalPolicy
+) -> ArtifactRecord:
+    """Count one person's approval. Raises `UnknownArtifact`, `Conflict`."""
+    record = await _lock(connection, model, artifact_id)
+    approved = rules.approved(record, operator=operator, policy=policy)
+    if approved != record:
+        await _store(connection, approved)
+        await audit.append(connection, rules.approval_entry(approved, operator=operator))
+    return approved
 
 
 async def reject(
     connection: Connection, model: str, artifact_id: str, *, operator: str, reason: str
-) -> ArtifactRecord:
-    """Move to rejected. Raises `UnknownArtifact`."""
-    record = await _fetch(connection, "lock_artifact", model, artifact_id)
-    record = rules.known_artifact(record, model=model, artifact_id=artifact_id)
-    if record.state is ArtifactState.REJECTED:
-        return record
-    rejected = await _set_state(connection, record, ArtifactState.REJECTED)
-    entry = rules.artifact_entry(rejected, step="rejected", operator=operator, reason=reason)
-    await audit.append(connection, entry)
+) -> RejectedArtifact:
+    """Move to rejected, and return where the artifact is in use. Raises `UnknownArtifact`."""
+    record = await _lock(connection, model, artifact_id)
+    rejected = rules.rejected(record, await _uses(connection, model, artifact_id))
+    if record.state is not ArtifactState.REJECTED:
+        await _store(connection, rejected)
+        await audit.append(connection, rules.rejection_entry(rejected, operator=operator, reason=reason))
+        for service in {use.service for use in rejected.in_use}:
+            await health.count(connection, service, Incident.REJECTED_IN_USE)
     return rejected
 
 
@@ -76,9 +82,29 @@ async def _fetch(connection: Connection, query: str, model: str, artifact_id: st
     return _artifact(record) if record else None
 
 
-async def _set_state(connection: Connection, record: ArtifactRecord, state: ArtifactState) -> ArtifactRecord:
-    await connection.execute(QUERIES["set_artifact_state"], record.model, record.artifact_id, state.value)
-    return record.model_copy(update={"state": state})
+async def _lock(connection: Connection, model: str, artifact_id: str) -> ArtifactRecord:
+    record = await _fetch(connection, "lock_artifact", model, artifact_id)
+    return rules.known_artifact(record, model=model, artifact_id=artifact_id)
+
+
+async def _store(connection: Connection, record: ArtifactRecord) -> None:
+    await connection.execute(
+        QUERIES["set_artifact_state"],
+        record.model,
+        record.artifact_id,
+        record.state.value,
+        list(record.approvers),
+    )
+
+
+async def _uses(connection: Connection, model: str, artifact_id: str) -> tuple[ArtifactUse, ...]:
+    targets = await connection.fetch(QUERIES["select_targets_of_artifact"], model, artifact_id)
+    reports = await connection.fetch(QUERIES["select_reports_of_artifact"], model, artifact_id)
+    return rules.artifact_uses(
+        artifact_id,
+        (target_of(record) for record in targets),
+        (InstanceReport.model_validate_json(record["report"]) for record in reports),
+    )
 
 
 def _artifact(record: asyncpg.Record) -> ArtifactRecord:
@@ -90,4 +116,6 @@ def _artifact(record: asyncpg.Record) -> ArtifactRecord:
         feature_schema=record["feature_schema"],
         state=ArtifactState(record["state"]),
         created_at=record["created_at"],
+        pushed_by=record["pushed_by"],
+        approvers=tuple(record["approvers"]),
     )

@@ -6,11 +6,11 @@ import asyncpg
 import rfc8785
 from pydantic import TypeAdapter
 
-from weightshift.contracts.evidence import AuditRow
-from weightshift.contracts.identity import Service
+from weightshift.contracts.evidence import AuditHead, AuditQuery, AuditRow
 from weightshift.errors import OperationConflict
-from weightshift.registry.chain import FIRST_PREVIOUS_HASH, Entry, chained
+from weightshift.registry.chain import FIRST_PREVIOUS_HASH, Entry, chained, head_of
 from weightshift.registry.postgres.database import Connection
+from weightshift.registry.postgres.rows import service_of
 from weightshift.registry.sql import QUERIES
 
 _DATA = TypeAdapter(dict[str, Any])
@@ -19,8 +19,7 @@ _DATA = TypeAdapter(dict[str, Any])
 async def append(connection: Connection, entry: Entry) -> AuditRow:
     """Add a row to its environment's chain. Raises `OperationConflict` for a used operation id."""
     environment = entry.service.environment
-    # Until the end of the transaction: the next writer must see this row to continue from it.
-    await connection.execute(QUERIES["lock_audit_chain"], environment)
+    await lock(connection, environment)
     head = await connection.fetchrow(QUERIES["select_audit_head"], environment)
     assert head is not None  # noqa: S101 - the query always returns one row
     row = chained(
@@ -38,9 +37,14 @@ async def append(connection: Connection, entry: Entry) -> AuditRow:
     return row
 
 
+async def lock(connection: Connection, environment: str) -> None:
+    """Keep a chain to this transaction until its end: the next writer must see its rows to continue."""
+    await connection.execute(QUERIES["lock_audit_chain"], environment)
+
+
 async def append_once(connection: Connection, entry: Entry) -> None:
     """Add a row unless its operation id is recorded already."""
-    await connection.execute(QUERIES["lock_audit_chain"], entry.service.environment)
+    await lock(connection, entry.service.environment)
     if await find(connection, entry.service.environment, entry.operation_id) is None:
         await append(connection, entry)
 
@@ -51,10 +55,26 @@ async def find(connection: Connection, environment: str, operation_id: str) -> A
     return _row(record) if record else None
 
 
-async def read(connection: Connection, service: Service, release_id: str | None) -> tuple[AuditRow, ...]:
-    """Return a service's rows, oldest first."""
-    records = await connection.fetch(QUERIES["select_audit"], service.environment, service.model, release_id)
+async def read_page(connection: Connection, query: AuditQuery) -> tuple[AuditRow, ...]:
+    """Return the first rows that a query selects, oldest first."""
+    records = await connection.fetch(
+        QUERIES["select_audit_page"],
+        query.environment,
+        query.after,
+        query.model,
+        query.release_id,
+        query.operator,
+        query.since,
+        query.until,
+        query.limit,
+    )
     return tuple(_row(record) for record in records)
+
+
+async def read_head(connection: Connection, environment: str) -> AuditHead:
+    """Return the place and the hash of a chain's newest row."""
+    record = await connection.fetchrow(QUERIES["select_newest_audit"], environment)
+    return head_of(environment, _row(record) if record else None)
 
 
 async def _insert(connection: Connection, row: AuditRow) -> None:
@@ -78,7 +98,7 @@ async def _insert(connection: Connection, row: AuditRow) -> None:
 def _row(record: asyncpg.Record) -> AuditRow:
     return AuditRow(
         sequence=record["sequence"],
-        service=Service(model=record["model_name"], environment=record["environment"]),
+        service=service_of(record),
         operation_id=record["operation_id"],
         release_id=record["release_id"],
         step=record["step"],

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from weightshift.contracts.identity import Service
 from weightshift.contracts.instance import InstanceReport, InstanceState
-from weightshift.registry import rules
+from weightshift.registry import fleet_rules as rules
 from weightshift.registry.postgres.database import Connection
 from weightshift.registry.sql import QUERIES
 

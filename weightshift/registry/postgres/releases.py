@@ -7,6 +7,7 @@ from weightshift.contracts.release import Admission, Admitted, Completion, Outco
 from weightshift.registry import rules
 from weightshift.registry.postgres import artifacts, audit, targets
 from weightshift.registry.postgres.database import Connection
+from weightshift.registry.postgres.rows import service_of
 from weightshift.registry.sql import QUERIES
 
 
@@ -15,33 +16,50 @@ async def admit(connection: Connection, admission: Admission) -> Admitted:
 
     Raises `ReleaseActive`, `Conflict`, `OperationConflict`, `UnknownArtifact`, `ArtifactNotReady`.
     """
+    return await _take_lock(connection, admission, holder=None)
+
+
+async def take_over(connection: Connection, holder: str, admission: Admission) -> Admitted:
+    """Take the release lock from `holder`, whose workflow has ended. Raises what `admit` raises."""
+    return await _take_lock(connection, admission, holder=holder)
+
+
+async def complete(connection: Connection, completion: Completion) -> None:
+    """Record the outcome and free the lock, once."""
+    record = await _fetch(connection, "lock_release", completion.release_id)
+    if record is not None and record.outcome is None:
+        await _complete(connection, completion, operator=record.operator)
+
+
+async def _take_lock(connection: Connection, admission: Admission, *, holder: str | None) -> Admitted:
     request = admission.request
     service = request.service
     counter = await targets.lock_counter(connection, service)
     published = await targets.read(connection, service)
     if recorded := await _fetch(connection, "select_release", request.release_id):
         return Admitted(epoch=rules.repeated_admission(request, recorded), targets=published)
-    rules.check_admission(
-        request,
-        active=await _fetch(connection, "select_active_release", service.model, service.environment),
-        keyed=await _fetch(connection, "select_release_by_key", request.request_key),
-    )
+    # Locked, because its own completion may be under way.
+    active = await _fetch(connection, "lock_active_release", service.model, service.environment)
+    keyed = await _fetch(connection, "select_release_by_key", request.request_key)
+    if holder is None:
+        rules.check_admission(request, active=active, keyed=keyed)
+    else:
+        rules.check_take_over(request, active=active, holder=holder)
+        rules.check_admission(request, active=None, keyed=keyed)
     await artifacts.hold_ready(connection, service.model, request.artifact_id)
+    if active is not None:
+        await _complete(connection, rules.abandonment(active, request), operator=request.operator)
     epoch = counter.last_epoch + 1
     await _insert(connection, admission, epoch)
     await audit.append(connection, rules.admission_entry(admission, epoch=epoch))
     return Admitted(epoch=epoch, targets=published)
 
 
-async def complete(connection: Connection, completion: Completion) -> None:
-    """Record the outcome and free the lock, once."""
-    record = await _fetch(connection, "lock_release", completion.release_id)
-    if record is None or record.outcome is not None:
-        return
+async def _complete(connection: Connection, completion: Completion, *, operator: str) -> None:
     await connection.execute(
         QUERIES["finish_release"], completion.release_id, completion.outcome.value, completion.reason
     )
-    await audit.append(connection, rules.completion_entry(completion, operator=record.operator))
+    await audit.append(connection, rules.completion_entry(completion, operator=operator))
 
 
 async def read_all(connection: Connection, service: Service) -> tuple[ReleaseRecord, ...]:
@@ -75,7 +93,7 @@ async def _fetch(connection: Connection, query: str, *arguments: str | None) -> 
 def _release(record: asyncpg.Record) -> ReleaseRecord:
     return ReleaseRecord(
         release_id=record["release_id"],
-        service=Service(model=record["model_name"], environment=record["environment"]),
+        service=service_of(record),
         artifact_id=record["artifact_id"],
         operator=record["operator"],
         epoch=record["epoch"],

@@ -7,9 +7,11 @@ import asyncpg
 
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.target import Publication, Target, Targets
+from weightshift.errors import RevisionReused
 from weightshift.registry import rules
-from weightshift.registry.postgres import artifacts, audit
+from weightshift.registry.postgres import approvals, artifacts, audit
 from weightshift.registry.postgres.database import Connection
+from weightshift.registry.postgres.rows import target_of
 from weightshift.registry.sql import QUERIES
 
 TARGET_CHANNEL = "weightshift_target"
@@ -17,10 +19,11 @@ TARGET_CHANNEL = "weightshift_target"
 
 
 class Counter(NamedTuple):
-    """The last revision and epoch that a service has used."""
+    """The last revision and epoch that a service has used, and its newest command about waves."""
 
     last_revision: int
     last_epoch: int
+    wave_fence: Fence
 
 
 async def lock_counter(connection: Connection, service: Service) -> Counter:
@@ -29,7 +32,11 @@ async def lock_counter(connection: Connection, service: Service) -> Counter:
     await connection.execute(QUERIES["ensure_counter"], *key)
     record = await connection.fetchrow(QUERIES["lock_counter"], *key)
     assert record is not None  # noqa: S101 - the row was made above and rows are never deleted
-    return Counter(last_revision=record["last_revision"], last_epoch=record["last_epoch"])
+    return Counter(
+        last_revision=record["last_revision"],
+        last_epoch=record["last_epoch"],
+        wave_fence=Fence(epoch=record["wave_epoch"], sequence=record["wave_sequence"]),
+    )
 
 
 async def read(connection: Connection, service: Service) -> Targets:
@@ -41,7 +48,8 @@ async def read(connection: Connection, service: Service) -> Targets:
 async def publish(connection: Connection, publication: Publication) -> Target:
     """Publish a target with its audit row and wake its waiters.
 
-    Raises `UnknownArtifact`, `ArtifactNotReady`, `RevisionConflict`, `StaleFence`, `OperationConflict`.
+    Raises `UnknownArtifact`, `ArtifactNotReady`, `RevisionConflict`, `StaleFence`, `OperationConflict`,
+    `RevisionReused`.
     """
     service = publication.service
     counter = await lock_counter(connection, service)
@@ -57,7 +65,9 @@ async def publish(connection: Connection, publication: Publication) -> Target:
         publication, artifact=artifact, current=current, revision=counter.last_revision + 1, updated_at=now
     )
     await _write(connection, target, publication.fence)
-    await audit.append(connection, rules.publication_entry(publication, target))
+    given = await approvals.of_release(connection, publication.release_id)
+    entry = rules.publication_entry(publication, target, previous=current, artifact=artifact, approvals=given)
+    await audit.append(connection, entry)
     await connection.execute(QUERIES["notify"], TARGET_CHANNEL, service.model_dump_json())
     return target
 
@@ -65,7 +75,13 @@ async def publish(connection: Connection, publication: Publication) -> Target:
 async def _write(connection: Connection, target: Target, fence: Fence) -> None:
     key = target.service.model, target.service.environment
     await connection.execute(QUERIES["set_last_revision"], *key, target.revision)
-    await connection.execute(QUERIES["insert_revision"], *key, target.revision, target.artifact_id)
+    try:
+        await connection.execute(QUERIES["insert_revision"], *key, target.revision, target.artifact_id)
+    except asyncpg.UniqueViolationError as error:
+        raise RevisionReused(
+            f"Revision {target.revision} of {target.service} was assigned before, so its counter is behind; "
+            "run `weightshift registry recover`."
+        ) from error
     await connection.execute(
         QUERIES["upsert_target"],
         *key,
@@ -76,26 +92,14 @@ async def _write(connection: Connection, target: Target, fence: Fence) -> None:
         fence.epoch,
         fence.sequence,
         target.updated_at,
+        target.requires_grant,
     )
 
 
 async def _held(connection: Connection, service: Service) -> dict[Cohort, tuple[Target, Fence]]:
     records = await connection.fetch(QUERIES["select_targets"], service.model, service.environment)
-    return {Cohort(record["cohort"]): (_target(record), _fence(record)) for record in records}
+    return {Cohort(record["cohort"]): (target_of(record), _fence(record)) for record in records}
 
 
 def _fence(record: asyncpg.Record) -> Fence:
     return Fence(epoch=record["fence_epoch"], sequence=record["fence_sequence"])
-
-
-def _target(record: asyncpg.Record) -> Target:
-    return Target(
-        service=Service(model=record["model_name"], environment=record["environment"]),
-        cohort=Cohort(record["cohort"]),
-        revision=record["revision"],
-        artifact_id=record["artifact_id"],
-        manifest_sha256=record["manifest_sha256"],
-        feature_schema=record["feature_schema"],
-        serve_floor=record["serve_floor"],
-        updated_at=record["updated_at"],
-    )

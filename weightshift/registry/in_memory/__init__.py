@@ -1,0 +1,1 @@
+"""The registry in memory, one module per topic, as `weightshift.registry.postgres` is."""

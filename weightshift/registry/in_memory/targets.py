@@ -1,0 +1,55 @@
+"""The desired targets."""
+
+from weightshift.contracts.identity import Cohort, Service
+from weightshift.contracts.target import Publication, Target, Targets
+from weightshift.errors import Conflict
+from weightshift.registry import rules
+from weightshift.registry.in_memory.state import MemoryState
+
+
+class MemoryTargets(MemoryState):
+    """Publishes targets."""
+
+    async def targets(self, service: Service) -> Targets:
+        """Read both cohorts' targets."""
+        self._check_available()
+        return Targets(
+            stable=self._target(service, Cohort.STABLE), canary=self._target(service, Cohort.CANARY)
+        )
+
+    async def publish(self, publication: Publication) -> Target:
+        """Publish a target with its audit row; a refusal is counted.
+
+        Raises `ArtifactNotReady`, `RevisionConflict`, `StaleFence`, `OperationConflict`.
+        """
+        self._check_available()
+        try:
+            return self._publish(publication)
+        except Conflict as error:
+            if incident := rules.incident_of(error):
+                self._incidents[publication.service, incident] += 1
+            raise
+
+    def _publish(self, publication: Publication) -> Target:
+        service, cohort = publication.service, publication.cohort
+        if first := self._find(service.environment, publication.operation_id):
+            return rules.repeated_publication(publication, first)
+        artifact = self._ready(service.model, publication.artifact_id)
+        current, fence = self._targets.get((service, cohort), (None, None))
+        rules.check_publication(
+            publication, current=current, cohort_fence=fence, last_epoch=self._last_epoch.get(service, 0)
+        )
+        revision = self._last_revision.get(service, 0) + 1
+        target = rules.next_target(
+            publication, artifact=artifact, current=current, revision=revision, updated_at=self._clock()
+        )
+        approvals = [one for one in self._approvals.values() if one.release_id == publication.release_id]
+        self._append(
+            rules.publication_entry(
+                publication, target, previous=current, artifact=artifact, approvals=approvals
+            )
+        )
+        self._last_revision[service] = revision
+        self._targets[service, cohort] = target, publication.fence
+        self.bell.ring(service)
+        return target
