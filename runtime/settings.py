@@ -22,7 +22,7 @@ class RuntimeSettings(BaseSettings):
     files; only with `insecure_unsigned`, which is for development, nothing needs a signature.
     """
 
-    model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_RUNTIME_")
+    model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_RUNTIME_", env_ignore_empty=True)
 
     model: Name
     environment: Name

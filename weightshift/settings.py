@@ -3,6 +3,8 @@
 Durations are seconds. Secrets are masked whenever a group is printed.
 """
 
+from pathlib import Path
+
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -40,6 +42,33 @@ class StoreSettings(BaseSettings):
 
     url: str = "file:///var/lib/weightshift/artifacts"
     endpoint: str | None = None
+
+
+class SigningSettings(BaseSettings):
+    """The private key (PEM) that artifacts are signed with when they are pushed, or the file it is in."""
+
+    model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_SIGNING_", env_ignore_empty=True)
+
+    key: SecretStr = SecretStr("")
+    key_file: Path | None = None
+
+
+class AuthorisationSettings(BaseSettings):
+    """The private key (PEM) that releases are authorised with, or the file it is in.
+
+    `validity` is how long after its publication a target may be accepted for the first time.
+    `accepted_keys` are public keys of earlier private keys, whose authorisations are still renewed.
+    With `insecure_unsigned`, which is for development, targets are published without an authorisation.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_AUTHORISATION_", env_ignore_empty=True)
+
+    key: SecretStr = SecretStr("")
+    key_file: Path | None = None
+    accepted_keys: str = ""
+    accepted_keys_file: Path | None = None
+    validity: float = Field(default=7 * 86_400.0, ge=60)
+    insecure_unsigned: bool = False
 
 
 class MeshSettings(BaseSettings):

@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from weightshift.cli.context import Context
 from weightshift.cli.options import REASON, REGISTRY, STORE, Commands, Option, add_command, add_group
 from weightshift.cli.output import table
+from weightshift.cli.upload_progress import UploadProgress
 from weightshift.contracts.approval import ArtifactUse
 from weightshift.contracts.manifest import ArtifactRecord, ArtifactState, Precision, WeightFormat
 
@@ -31,6 +32,19 @@ _PUSH_OPTIONS = (
         choices=[item.value for item in Precision],
     ),
     Option(("--architecture",), "WEIGHTSHIFT_ARCHITECTURE", "architecture in the serving code"),
+    Option(
+        ("--signing-key-file",),
+        "WEIGHTSHIFT_SIGNING_KEY_FILE",
+        "private key to sign with; the key itself comes from WEIGHTSHIFT_SIGNING_KEY only",
+        parse=Path,
+    ),
+    Option(
+        ("--insecure-unsigned",),
+        "WEIGHTSHIFT_INSECURE_UNSIGNED",
+        "do not sign; for development, where runtimes check nothing",
+        default=False,
+        switch=True,
+    ),
 )
 
 
@@ -65,14 +79,15 @@ def add_commands(groups: Commands) -> None:
 
 
 async def push(context: Context) -> int:
-    """Hash, store and register a directory."""
+    """Hash, sign, store and register a directory."""
     arguments = context.arguments
     record = await asyncio.to_thread(_store, context, Path(arguments.directory))
     async with context.connections.registry(arguments) as registry:
         record = await registry.register_artifact(record)
+    signed = "signed" if record.signature_sha256 else "UNSIGNED"
     context.output.result(
         record,
-        f"{record.model} {record.artifact_id} is stored and {record.state}",
+        f"{record.model} {record.artifact_id} is stored, {signed} and {record.state}",
         f"next: weightshift artifact approve {record.model} {record.artifact_id}",
     )
     return 0
@@ -83,6 +98,7 @@ def _store(context: Context, directory: Path) -> ArtifactRecord:
     from weightshift.artifacts.push import push_artifact  # noqa: PLC0415
 
     arguments = context.arguments
+    signing_key = None if arguments.insecure_unsigned else context.connections.signing_key(arguments)
     manifest = build_manifest(
         directory,
         model=arguments.model,
@@ -93,7 +109,9 @@ def _store(context: Context, directory: Path) -> ArtifactRecord:
         architecture=arguments.architecture,
     )
     context.output.line(f"storing {len(manifest.files)} files, {manifest.total_bytes:,} bytes")
-    return push_artifact(context.connections.store(arguments), directory, manifest)
+    store = context.connections.store(arguments)
+    with UploadProgress(context.output, total=manifest.total_bytes) as progress:
+        return push_artifact(store, directory, manifest, progress.advance, signing_key=signing_key)
 
 
 async def show_all(context: Context) -> int:

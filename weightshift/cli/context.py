@@ -2,14 +2,16 @@
 
 import argparse
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weightshift.cli.output import Output
 from weightshift.contracts.identity import Service
-from weightshift.settings import RegistrySettings, StoreSettings, TemporalSettings
+from weightshift.settings import RegistrySettings, SigningSettings, StoreSettings, TemporalSettings
 
 if TYPE_CHECKING:
     from weightshift.artifacts.base import ObjectStore
+    from weightshift.artifacts.signing_keys import SigningKey
     from weightshift.client import ReleaseClient
     from weightshift.registry.client import RegistryClient
 
@@ -36,6 +38,13 @@ class Connections:
         given = _given(address=arguments.temporal_address, namespace=arguments.temporal_namespace)
         return await ReleaseClient.connect(settings=TemporalSettings().model_copy(update=given))
 
+    def signing_key(self, arguments: argparse.Namespace) -> "SigningKey":
+        """Return the key to sign artifacts with. Raises `InvalidInput` when there is none."""
+        from weightshift.artifacts.configured_keys import artifact_signing_key  # noqa: PLC0415
+
+        given = _given(key_file=arguments.signing_key_file)
+        return artifact_signing_key(SigningSettings().model_copy(update=given))
+
     def store(self, arguments: argparse.Namespace) -> "ObjectStore":
         """Open the object store that artifacts are kept in."""
         from weightshift.artifacts.open_store import open_store  # noqa: PLC0415
@@ -44,7 +53,7 @@ class Connections:
         return open_store(StoreSettings().model_copy(update=given))
 
 
-def _given(**values: str | None) -> dict[str, Any]:
+def _given(**values: str | Path | None) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -4,11 +4,12 @@ import asyncio
 from pathlib import Path
 
 from weightshift.artifacts.build import build_manifest
+from weightshift.artifacts.configured_keys import artifact_signing_key
 from weightshift.artifacts.open_store import open_store
 from weightshift.artifacts.push import push_artifact
 from weightshift.contracts.manifest import ArtifactRecord, Precision, WeightFormat
 from weightshift.registry.client import RegistryClient
-from weightshift.settings import StoreSettings
+from weightshift.settings import SigningSettings, StoreSettings
 
 MODEL = "ranker"
 
@@ -30,4 +31,5 @@ def _store(directory: Path) -> ArtifactRecord:
         precision=Precision.FP32,
         architecture=MODEL,
     )
-    return push_artifact(open_store(StoreSettings()), directory, manifest)
+    signing_key = artifact_signing_key(SigningSettings())
+    return push_artifact(open_store(StoreSettings()), directory, manifest, signing_key=signing_key)

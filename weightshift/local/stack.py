@@ -10,6 +10,7 @@ from weightshift.contracts.identity import Cohort, Service
 from weightshift.errors import InvalidInput, LocalStackError, WeightshiftError
 from weightshift.local.addresses import Addresses
 from weightshift.local.envoy import envoy_address, envoy_spec, mesh_agent_spec
+from weightshift.local.keys import signing_environment
 from weightshift.local.layout import STATEFUL, Layout, choose_layout
 from weightshift.local.ports import remembered_ports
 from weightshift.local.postgres import create_database, postgres_address, postgres_spec, prepare_postgres
@@ -77,6 +78,7 @@ class LocalStack:
                 temporal=addresses.temporal,
                 prometheus_url=addresses.prometheus,
             ),
+            **signing_environment(self.directory),
             "WEIGHTSHIFT_MESH_AGENT_URL": envoy.agent_url,
             "WEIGHTSHIFT_MESH_AGENT_TOKEN": envoy.agent_token,
             **s3_address(self.directory, self._layout.s3).environment,

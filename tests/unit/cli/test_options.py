@@ -32,7 +32,7 @@ def test_the_commands_are_these() -> None:
     assert sorted(ALL) == sorted(
         [
             *(f"artifact {verb}" for verb in ("push", "list", "show", "approve", "reject")),
-            *("target show", "instance list", "audit show", "demo"),
+            *("target show", "instance list", "audit show", "keys generate", "demo"),
             *(f"release {verb}" for verb in ("start", "status", "watch", "pause", "resume", "promote")),
             *("release rollback", "release list"),
             *(f"local {verb}" for verb in ("up", "down", "status")),
