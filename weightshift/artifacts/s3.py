@@ -52,7 +52,9 @@ class S3ObjectStore:
     def __init__(self, *, bucket: str, prefix: str = "", endpoint: str | None = None) -> None:
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
-        self._client: S3Client = boto3.client("s3", endpoint_url=endpoint, config=_CONFIG)
+        # The module's shared session would keep the credentials it found first for the whole process.
+        session = boto3.session.Session()
+        self._client: S3Client = session.client("s3", endpoint_url=endpoint, config=_CONFIG)
 
     def uri(self, key: str) -> str:
         """Return a readable address of a key."""
