@@ -8,9 +8,10 @@ import contextlib
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 
-from tests.workflow.harness import UNJUDGED_PLAN, Harness, time_skipping_server
+from tests.workflow.harness import FAST_PLAN, UNJUDGED_PLAN, Harness, time_skipping_server
 from weightshift.client import workflow_id
 from weightshift.contracts.release import ReleasePhase, RollbackRequest
 from weightshift.contracts.verdict import StageOutcome
@@ -21,6 +22,12 @@ HISTORIES = Path(__file__).parent / "histories"
 async def promoted(harness: Harness) -> None:
     """Through every stage, parachute and retirement."""
     await harness.release("v42")
+
+
+async def promoted_by_a_patient_judge(harness: Harness) -> None:
+    """Through every stage, with a judge that, like the real one, answers when the window is over."""
+    harness.observations.patient = True
+    await harness.release("v42", FAST_PLAN.model_copy(update={"window": timedelta(milliseconds=200)}))
 
 
 async def rolled_back_by_signal(harness: Harness) -> None:
@@ -88,6 +95,7 @@ PATHS: dict[str, Callable[[Harness], Awaitable[None]]] = {
     path.__name__: path
     for path in (
         promoted,
+        promoted_by_a_patient_judge,
         rolled_back_by_signal,
         rolled_back_by_gate,
         refused_at_verify,

@@ -30,7 +30,7 @@ def test_every_path_is_recorded() -> None:
 
 
 def test_a_four_stage_release_has_a_short_history() -> None:
-    events = json.loads(RECORDED["promoted"])["events"]
+    events = json.loads(RECORDED["promoted_by_a_patient_judge"])["events"]
     assert len(events) < LONGEST_FOUR_STAGE_HISTORY
 
 

@@ -152,6 +152,7 @@ class ScriptedObservations:
         self.outcomes: dict[int, list[StageOutcome]] = {}
         self.asked: list[Observation] = []
         self.blocked: set[int] = set()
+        self.patient = False
         self.reached = asyncio.Condition()
         self._registry = registry
 
@@ -165,6 +166,8 @@ class ScriptedObservations:
         while weight in self.blocked:
             activity.heartbeat()
             await asyncio.sleep(0.01)
+        if self.patient:
+            await asyncio.sleep(observation.stage.window.total_seconds() + 0.1)
         script = self.outcomes.get(weight, [])
         outcome = script.pop(0) if script else StageOutcome.HEALTHY
         verdict = StageVerdict(outcome=outcome, reason=f"scripted {outcome}")
