@@ -7,6 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weightshift import errors
 from weightshift.errors import Conflict, InvalidInput, Unauthorised, Unreachable, WeightshiftError
+from weightshift.registry.refusals import RefusalRecorder
 from weightshift.registry.tokens import Grant, TokenStore
 
 BODY_LIMIT = 256 * 1024
@@ -20,6 +21,10 @@ class MissingToken(Unauthorised):
     """No valid token came with the request; send `Authorization: Bearer TOKEN`."""
 
 
+class NoSuchRoute(InvalidInput):
+    """There is no such route or method; see /openapi.json."""
+
+
 class BodyTooLarge(InvalidInput):
     """The body is larger than 256 KiB; send less."""
 
@@ -28,6 +33,8 @@ _STATUSES: tuple[tuple[type[WeightshiftError], int], ...] = (
     (MissingToken, 401),
     (Unauthorised, 403),
     (BodyTooLarge, 413),
+    (NoSuchRoute, 404),
+    (errors.UnknownApproval, 404),
     (errors.UnknownArtifact, 404),
     (errors.UnknownService, 404),
     (InvalidInput, 400),
@@ -53,9 +60,10 @@ class Guard:
     A checked request carries its `Grant` in the scope's state, under `grant`.
     """
 
-    def __init__(self, app: ASGIApp, *, tokens: TokenStore) -> None:
+    def __init__(self, app: ASGIApp, *, tokens: TokenStore, refusals: RefusalRecorder) -> None:
         self._app = app
         self._tokens = tokens
+        self._refusals = refusals
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or the error it met."""
@@ -79,13 +87,28 @@ class Guard:
         except WeightshiftError as error:
             if started:
                 raise
-            _log_refusal(scope, error)
+            await self._note_refusal(scope, error)
             await _send_error(send, error)
         except Exception:
             if started:
                 raise
             _logger.exception("A request failed: %s %s", scope["method"], scope["path"])
             await _send_error(send, WeightshiftError("The registry failed; its log says why."))
+
+    async def _note_refusal(self, scope: Scope, error: WeightshiftError) -> None:
+        """Note who tried what; the path is quoted, because it is whatever the client sent."""
+        if not isinstance(error, InvalidInput):
+            return
+        grant: Grant | None = scope.get("state", {}).get("grant")
+        _logger.warning(
+            "Refused %s %r of %s: %s",
+            scope["method"],
+            scope["path"],
+            grant.subject if grant else "nobody",
+            type(error).__name__,
+        )
+        if grant:
+            await self._refusals.record(grant, method=scope["method"], path=scope["path"], error=error)
 
     async def _authenticate(self, scope: Scope) -> Grant:
         header = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
@@ -110,16 +133,6 @@ def _bounded(scope: Scope, receive: Receive) -> Receive:
         return message
 
     return bounded_receive
-
-
-def _log_refusal(scope: Scope, error: WeightshiftError) -> None:
-    """Note who tried what; the path is quoted, because it is whatever the client sent."""
-    if isinstance(error, InvalidInput):
-        grant: Grant | None = scope.get("state", {}).get("grant")
-        subject = grant.subject if grant else "nobody"
-        _logger.warning(
-            "Refused %s %r of %s: %s", scope["method"], scope["path"], subject, type(error).__name__
-        )
 
 
 async def _send_error(send: Send, error: WeightshiftError) -> None:

@@ -11,16 +11,18 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 
-from weightshift.errors import InvalidInput, WeightshiftError
+from weightshift.artifacts.configured_keys import release_authoriser
+from weightshift.errors import WeightshiftError
 from weightshift.registry.base import Registry
-from weightshift.registry.guard import Guard, error_body
+from weightshift.registry.guard import Guard, NoSuchRoute
 from weightshift.registry.listener import TargetListener
+from weightshift.registry.refusals import RefusalRecorder
 from weightshift.registry.routes import Routes
 from weightshift.registry.settings import RegistryServiceSettings
 from weightshift.registry.store import PostgresRegistry
 from weightshift.registry.tokens import PostgresTokens, TokenStore
 from weightshift.registry.watch import TargetBell
-from weightshift.settings import RegistrySettings
+from weightshift.settings import AuthorisationSettings, RegistrySettings
 
 SHUTDOWN_SECONDS = 2
 """How long open requests may take once the service is told to stop; long polls are cut and repeated."""
@@ -36,23 +38,24 @@ def create_app(
     tokens: TokenStore,
     bell: TargetBell,
     lost_after: timedelta = timedelta(seconds=10),
+    mismatch_after: timedelta = timedelta(minutes=5),
 ) -> Starlette:
     """Return the ASGI application over a registry; `bell` must ring when its targets change."""
-    routes = Routes(registry=registry, bell=bell, lost_after=lost_after)
+    routes = Routes(registry=registry, bell=bell, lost_after=lost_after, mismatch_after=mismatch_after)
+    guard = Middleware(Guard, tokens=tokens, refusals=RefusalRecorder(registry=registry))
     return Starlette(
-        routes=routes.all(),
-        middleware=[Middleware(Guard, tokens=tokens)],
-        exception_handlers={HTTPException: _no_such_route},
+        routes=routes.all(), middleware=[guard], exception_handlers={HTTPException: _no_such_route}
     )
 
 
 async def _no_such_route(_: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 404
-    body = error_body(InvalidInput("There is no such route or method; see the registry's API."))
-    return Response(body, status_code=status, media_type="application/json")
+    # To the guard, which answers it like every other refusal.
+    raise NoSuchRoute from error
 
 
-async def serve(settings: RegistrySettings, service: RegistryServiceSettings) -> None:
+async def serve(
+    settings: RegistrySettings, service: RegistryServiceSettings, authorisation: AuthorisationSettings
+) -> None:
     """Serve until told to stop. Raises `RegistryUnreachable`, `SchemaMismatch` at the start."""
     dsn = settings.dsn.get_secret_value()
     registry = await PostgresRegistry.connect(
@@ -60,6 +63,8 @@ async def serve(settings: RegistrySettings, service: RegistryServiceSettings) ->
         pool_size=settings.pool_size,
         timeout=settings.timeout,
         approval_policy=service.approval_policy,
+        # It publishes nothing, but renews what grows old while it is served.
+        authoriser=release_authoriser(authorisation) if authorisation.has_key else None,
     )
     bell = TargetBell()
     listener = TargetListener(dsn=dsn, bell=bell, heartbeat=service.heartbeat, timeout=settings.timeout)
@@ -68,6 +73,7 @@ async def serve(settings: RegistrySettings, service: RegistryServiceSettings) ->
         tokens=PostgresTokens(database=registry.database),
         bell=bell,
         lost_after=timedelta(seconds=settings.lost_after),
+        mismatch_after=timedelta(seconds=service.mismatch_after),
     )
     server = uvicorn.Server(
         uvicorn.Config(
@@ -95,7 +101,7 @@ def main() -> None:
     """Serve with the settings that the environment names."""
     logging.basicConfig(level=logging.INFO)
     try:
-        asyncio.run(serve(RegistrySettings(), RegistryServiceSettings()))
+        asyncio.run(serve(RegistrySettings(), RegistryServiceSettings(), AuthorisationSettings()))
     except WeightshiftError as error:
         _logger.critical("%s", error)
         raise SystemExit(error.exit_code) from None

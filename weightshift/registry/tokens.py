@@ -43,6 +43,14 @@ class Grant(Message):
                 f"The token does not cover environment {environment}; use one that is bound to it."
             )
 
+    def check_every_model(self) -> None:
+        """Raise `Unauthorised` unless the grant covers all models."""
+        if self.model != EVERY:
+            raise Unauthorised(
+                f"This shows every model but the token covers {self.model} only; "
+                f"use one bound to model {EVERY}."
+            )
+
     def check_every_environment(self) -> None:
         """Raise `Unauthorised` unless the grant covers all environments."""
         if self.environment != EVERY:

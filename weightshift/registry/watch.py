@@ -1,13 +1,13 @@
 """Waiting for a target to change: woken in milliseconds where possible, polling everywhere else."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Protocol
 
 from weightshift.contracts.identity import Cohort, Service
-from weightshift.contracts.target import Target
+from weightshift.contracts.target import Target, Targets
 from weightshift.errors import RegistryUnreachable
-from weightshift.registry.base import Registry
 
 MAX_WAITERS = 10_000
 POLL_SECONDS = 5.0
@@ -54,8 +54,46 @@ class TargetBell:
             self.ring(service)
 
 
+class TargetReader(Protocol):
+    """Reads a service's targets: a registry, or something in front of one."""
+
+    async def targets(self, service: Service) -> Targets:
+        """Read both cohorts' targets."""
+
+
+class SharedReads:
+    """Lets everybody who asks for a service's targets at the same moment share one read.
+
+    An answer is never older than the question: a read that has begun already is not joined.
+    """
+
+    def __init__(self, read: Callable[[Service], Awaitable[Targets]]) -> None:
+        self._read = read
+        self._upcoming: dict[Service, asyncio.Task[Targets]] = {}
+
+    async def targets(self, service: Service) -> Targets:
+        """Return both cohorts' targets. Raises what the read raises."""
+        task = self._upcoming.get(service)
+        if task is None:
+            task = asyncio.create_task(self._start(service), name=f"read targets of {service}")
+            # Also when everybody who asked has gone away: a failure nobody sees is no failure to report.
+            task.add_done_callback(_take_note)
+            self._upcoming[service] = task
+        return await asyncio.shield(task)
+
+    async def _start(self, service: Service) -> Targets:
+        # From here on the read may see less than a later question must be answered with.
+        del self._upcoming[service]
+        return await self._read(service)
+
+
+def _take_note(task: "asyncio.Task[Targets]") -> None:
+    if not task.cancelled():
+        task.exception()
+
+
 async def await_target(
-    registry: Registry, bell: TargetBell, service: Service, cohort: Cohort, *, known: int, wait: float
+    reader: TargetReader, bell: TargetBell, service: Service, cohort: Cohort, *, known: int, wait: float
 ) -> Target | None:
     """Return the cohort's target once its revision is not `known` (0 for none), or after `wait` seconds.
 
@@ -67,7 +105,7 @@ async def await_target(
     with bell.waiter(service) as rung:
         while True:
             rung.clear()
-            target = (await registry.targets(service)).of(cohort)
+            target = (await reader.targets(service)).of(cohort)
             remaining = deadline - loop.time()
             if (target.revision if target else 0) != known or remaining <= 0:
                 return target

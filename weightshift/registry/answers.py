@@ -1,0 +1,82 @@
+"""The lists that the HTTP service answers with, and what may follow a path's question mark."""
+
+from pydantic import AwareDatetime, Field
+
+from weightshift.contracts.base import Document, Message
+from weightshift.contracts.evidence import AuditQuery, AuditRow
+from weightshift.contracts.instance import InstanceState
+from weightshift.contracts.manifest import ArtifactRecord
+from weightshift.contracts.release import ReleaseRecord
+from weightshift.contracts.wave import WaveGrant
+
+MAX_WAIT_SECONDS = 30
+
+
+class InstanceList(Message):
+    """A service's instances."""
+
+    instances: tuple[InstanceState, ...]
+
+
+class ArtifactList(Message):
+    """A model's artifacts, newest first."""
+
+    artifacts: tuple[ArtifactRecord, ...]
+
+
+class ReleaseList(Message):
+    """A service's releases, newest first."""
+
+    releases: tuple[ReleaseRecord, ...]
+
+
+class GrantList(Message):
+    """A service's wave grants that are in force."""
+
+    grants: tuple[WaveGrant, ...]
+
+
+class AuditRows(Message):
+    """One page of an audit chain, oldest row first."""
+
+    rows: tuple[AuditRow, ...]
+
+
+class Reason(Document):
+    """Why somebody decided something."""
+
+    reason: str = Field(min_length=1, max_length=1_000)
+
+
+class ReleaseApproval(Document):
+    """Which release somebody approves; `operation_id` makes a repeat return the first approval."""
+
+    release_id: str = Field(min_length=1, max_length=200)
+    operation_id: str = Field(min_length=1, max_length=200)
+    reason: str = Field(default="", max_length=1_000)
+
+
+class Wait(Document):
+    """How long (seconds) a read may wait for a target other than the known one."""
+
+    wait: float = Field(default=0.0, ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False)
+
+
+class AuditFilters(Document):
+    """Which rows of a chain to read: the first `limit` after sequence `after` that match everything."""
+
+    release: str | None = None
+    operator: str | None = None
+    since: AwareDatetime | None = None
+    until: AwareDatetime | None = None
+    after: int = Field(default=0, ge=0)
+    limit: int = Field(default=500, ge=1, le=1_000)
+
+    def query(self, environment: str, model: str | None) -> AuditQuery:
+        """Return the query of one chain, for one model or all."""
+        return AuditQuery(
+            environment=environment,
+            model=model,
+            release_id=self.release,
+            **self.model_dump(exclude={"release"}),
+        )
