@@ -19,11 +19,18 @@ from activities.observation import MetricsReader
 from activities.options import CONTROL_QUEUE, mesh_queue
 from activities.prometheus import PrometheusReader
 from activities.registry import RegistryActivities
+from weightshift.artifacts.configured_keys import release_authoriser
 from weightshift.mesh.base import Mesh
 from weightshift.mesh.envoy import EnvoyMesh
 from weightshift.registry.base import Registry
 from weightshift.registry.store import PostgresRegistry
-from weightshift.settings import MeshSettings, MetricsSettings, RegistrySettings, TemporalSettings
+from weightshift.settings import (
+    AuthorisationSettings,
+    MeshSettings,
+    MetricsSettings,
+    RegistrySettings,
+    TemporalSettings,
+)
 from workflows.release import ReleaseWorkflow
 
 _MESH_SLOTS = 50
@@ -104,6 +111,7 @@ async def main() -> None:
             dsn=registry_settings.dsn.get_secret_value(),
             pool_size=registry_settings.pool_size,
             timeout=registry_settings.timeout,
+            authoriser=release_authoriser(AuthorisationSettings()),
         )
         stack.push_async_callback(registry.close)
         mesh = EnvoyMesh(

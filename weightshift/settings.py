@@ -70,6 +70,11 @@ class AuthorisationSettings(BaseSettings):
     validity: float = Field(default=7 * 86_400.0, ge=60)
     insecure_unsigned: bool = False
 
+    @property
+    def has_key(self) -> bool:
+        """Whether a private key is named."""
+        return bool(self.key.get_secret_value() or self.key_file)
+
 
 class MeshSettings(BaseSettings):
     """How to reach the mesh: for file-driven Envoy, its mesh agent."""

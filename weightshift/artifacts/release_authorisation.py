@@ -17,8 +17,9 @@ from weightshift.artifacts.signing_keys import KeyRole, SigningKey, Verification
 from weightshift.artifacts.strict_json import parse_strict
 from weightshift.contracts.base import Digest, Document, Name
 from weightshift.contracts.identity import Cohort
+from weightshift.contracts.manifest import ArtifactRecord
 from weightshift.contracts.target import MAX_AUTHORISATION_CHARACTERS, Target
-from weightshift.errors import ArtifactNotReady, AuthorisationInvalid
+from weightshift.errors import AuthorisationInvalid
 
 CLOCK_TOLERANCE = timedelta(minutes=5)
 """How far behind the registry's clock an instance's may be."""
@@ -40,6 +41,7 @@ class Authorisation(Document):
     manifest_sha256: Digest
     signature_sha256: Digest
     feature_schema: Name
+    requires_grant: bool
     not_before: AwareDatetime
     not_after: AwareDatetime
 
@@ -54,6 +56,7 @@ class Authorisation(Document):
             ("artifact_id", self.artifact_id, target.artifact_id),
             ("manifest_sha256", self.manifest_sha256, target.manifest_sha256),
             ("feature_schema", self.feature_schema, target.feature_schema),
+            ("requires_grant", self.requires_grant, target.requires_grant),
         )
         return next((name for name, signed, found in bound if signed != found), None)
 
@@ -67,25 +70,24 @@ class ReleaseAuthoriser:
         self._accepted = accepted
         self._validity = validity
 
-    def authorise(
-        self, target: Target, *, signature_sha256: str | None, previous_revision: int, now: datetime
-    ) -> Target:
-        """Return the target with its authorisation. Raises `ArtifactNotReady` for an unsigned artifact."""
-        if signature_sha256 is None:
-            raise ArtifactNotReady(f"Artifact {target.artifact_id} is unsigned; push it with a signing key.")
+    def authorise(self, target: Target, *, artifact: ArtifactRecord, previous: Target | None) -> Target:
+        """Return a target of a signed artifact with its authorisation, valid from its `updated_at` on."""
+        assert artifact.signature_sha256 is not None  # noqa: S101 - the registry's rules see to these two
+        assert target.updated_at is not None  # noqa: S101
         authorisation = Authorisation(
             model=target.service.model,
             environment=target.service.environment,
             cohort=target.cohort,
             revision=target.revision,
-            previous_revision=previous_revision,
+            previous_revision=previous.revision if previous else 0,
             serve_floor=target.serve_floor,
             artifact_id=target.artifact_id,
             manifest_sha256=target.manifest_sha256,
-            signature_sha256=signature_sha256,
+            signature_sha256=artifact.signature_sha256,
             feature_schema=target.feature_schema,
-            not_before=now - CLOCK_TOLERANCE,
-            not_after=now + self._validity,
+            requires_grant=target.requires_grant,
+            not_before=target.updated_at - CLOCK_TOLERANCE,
+            not_after=target.updated_at + self._validity,
         )
         return self._signed(target, authorisation)
 
@@ -95,11 +97,12 @@ class ReleaseAuthoriser:
         Only what an accepted key has signed before is signed again, so that nobody gains anything by
         altering a stored target: such a one is returned as it is, for the runtimes to refuse.
         """
+        # What was just published goes out to a whole fleet at once, and needs no second look.
+        if target.updated_at is None or now < target.updated_at + self._validity / 2:
+            return target
         try:
             authorisation = verify_authorisation(target, keys=self._accepted)
         except AuthorisationInvalid:
-            return target
-        if now < authorisation.not_after - self._validity / 2:
             return target
         dates = {"not_before": now - CLOCK_TOLERANCE, "not_after": now + self._validity}
         return self._signed(target, authorisation.model_copy(update=dates))

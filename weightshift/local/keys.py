@@ -7,11 +7,13 @@ from weightshift.artifacts.signing_keys import KeyRole, SigningKey
 
 
 def signing_environment(directory: Path) -> dict[str, str]:
-    """Return the variables for whoever signs: the command line artifacts, the worker releases."""
-    return {
-        "WEIGHTSHIFT_SIGNING_KEY_FILE": str(_keys(directory, KeyRole.ARTIFACT).private),
-        "WEIGHTSHIFT_AUTHORISATION_KEY_FILE": str(_keys(directory, KeyRole.RELEASE).private),
-    }
+    """Return the variable for whoever pushes artifacts."""
+    return {"WEIGHTSHIFT_SIGNING_KEY_FILE": str(_keys(directory, KeyRole.ARTIFACT).private)}
+
+
+def authorisation_environment(directory: Path) -> dict[str, str]:
+    """Return the variable for the registry's own processes, which authorise releases."""
+    return {"WEIGHTSHIFT_AUTHORISATION_KEY_FILE": str(_keys(directory, KeyRole.RELEASE).private)}
 
 
 def accepted_environment(directory: Path) -> dict[str, str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.local.files import secret, write_private
+from weightshift.local.keys import accepted_environment, authorisation_environment
 from weightshift.local.ports import HOST
 from weightshift.local.postgres import PostgresAddress
 from weightshift.local.processes import ProcessSpec, answers, python_module
@@ -52,12 +53,13 @@ async def prepare_registry(directory: Path, database: PostgresAddress, service: 
             write_private(directory / file, token)
 
 
-def registry_spec(database: PostgresAddress, port: int) -> ProcessSpec:
+def registry_spec(directory: Path, database: PostgresAddress, port: int) -> ProcessSpec:
     """Describe the registry's HTTP service."""
     return ProcessSpec(
         name="registry",
         command=python_module("weightshift.registry.service"),
         environment={
+            **authorisation_environment(directory),
             "WEIGHTSHIFT_REGISTRY_DSN": database.application_dsn,
             "WEIGHTSHIFT_REGISTRY_HOST": HOST,
             "WEIGHTSHIFT_REGISTRY_PORT": str(port),
@@ -98,13 +100,13 @@ def runtime_spec(
         "CACHE_DIR": str(directory / "cache" / instance.name),
         "HEARTBEAT": str(_HEARTBEAT),
         "PROPAGATION_SECONDS": str(_PROPAGATION_SECONDS),
-        "INSECURE_UNSIGNED": "1",
     }
     return ProcessSpec(
         name=instance.name,
         command=python_module("runtime"),
         environment={
             **{f"WEIGHTSHIFT_RUNTIME_{key}": value for key, value in settings.items()},
+            **accepted_environment(directory),
             **store,
             **_ONE_THREAD,
         },

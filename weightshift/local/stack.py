@@ -10,7 +10,7 @@ from weightshift.contracts.identity import Cohort, Service
 from weightshift.errors import InvalidInput, LocalStackError, WeightshiftError
 from weightshift.local.addresses import Addresses
 from weightshift.local.envoy import envoy_address, envoy_spec, mesh_agent_spec
-from weightshift.local.keys import signing_environment
+from weightshift.local.keys import authorisation_environment, signing_environment
 from weightshift.local.layout import STATEFUL, Layout, choose_layout
 from weightshift.local.ports import remembered_ports
 from weightshift.local.postgres import create_database, postgres_address, postgres_spec, prepare_postgres
@@ -79,6 +79,7 @@ class LocalStack:
                 prometheus_url=addresses.prometheus,
             ),
             **signing_environment(self.directory),
+            **authorisation_environment(self.directory),
             "WEIGHTSHIFT_MESH_AGENT_URL": envoy.agent_url,
             "WEIGHTSHIFT_MESH_AGENT_TOKEN": envoy.agent_token,
             **s3_address(self.directory, self._layout.s3).environment,
@@ -183,7 +184,7 @@ class LocalStack:
             "postgres": partial(postgres_spec, directory, layout.postgres),
             "temporal": partial(temporal_spec, directory, layout.temporal),
             "s3": partial(s3_spec, directory, layout.s3),
-            "registry": partial(registry_spec, database, layout.registry),
+            "registry": partial(registry_spec, directory, database, layout.registry),
             "mesh-agent": partial(mesh_agent_spec, directory, envoy, self.service),
             "envoy": partial(
                 envoy_spec, directory, envoy, stable=ports[Cohort.STABLE], canary=ports[Cohort.CANARY]

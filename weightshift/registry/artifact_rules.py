@@ -18,23 +18,32 @@ def known_artifact(record: ArtifactRecord | None, *, model: str, artifact_id: st
     return record
 
 
-def ready_artifact(record: ArtifactRecord | None, *, model: str, artifact_id: str) -> ArtifactRecord:
+def ready_artifact(
+    record: ArtifactRecord | None, *, model: str, artifact_id: str, must_be_signed: bool
+) -> ArtifactRecord:
     """Return a record that may be published. Raises `UnknownArtifact`, `ArtifactNotReady`."""
     known = known_artifact(record, model=model, artifact_id=artifact_id)
     if known.state is ArtifactState.READY:
+        if must_be_signed and known.signature_sha256 is None:
+            raise ArtifactNotReady(f"Artifact {artifact_id} of {model} is unsigned; push it with a key.")
         return known
     step = "push another" if known.state is ArtifactState.REJECTED else "approve it first"
     raise ArtifactNotReady(f"Artifact {artifact_id} of {model} is {known.state}; {step}.")
 
 
 def same_artifact(stored: ArtifactRecord, record: ArtifactRecord) -> ArtifactRecord:
-    """Return the stored record for a repeated registration. Raises `ArtifactConflict` for other content."""
+    """Return the stored record for a repeated registration, with the signature that was pushed last.
+
+    Raises `ArtifactConflict` for other content.
+    """
     if (stored.manifest_sha256, stored.feature_schema) != (record.manifest_sha256, record.feature_schema):
         raise ArtifactConflict(
             f"Artifact id {record.artifact_id} of {record.model} is taken by manifest "
             f"{stored.manifest_sha256[:12]}; register the new content under another id."
         )
-    return stored
+    if record.signature_sha256 is None:
+        return stored
+    return stored.model_copy(update={"signature_sha256": record.signature_sha256})
 
 
 def approved(record: ArtifactRecord, *, operator: str, policy: ApprovalPolicy) -> ArtifactRecord:
@@ -88,6 +97,11 @@ def artifact_uses(
 def registration_entry(record: ArtifactRecord) -> Entry:
     """Return the audit entry of a new artifact."""
     return _entry(record, "registered", operator=record.pushed_by)
+
+
+def signature_entry(record: ArtifactRecord, *, previous: str | None, operator: str) -> Entry:
+    """Return the audit entry of an artifact that was signed again, with another key."""
+    return _entry(record, "signed", operator=operator, detail=f":{previous}:{record.signature_sha256}")
 
 
 def approval_entry(record: ArtifactRecord, *, operator: str) -> Entry:

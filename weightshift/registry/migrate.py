@@ -16,7 +16,7 @@ STATEMENT_SECONDS = 60.0
 # What the application role may do, and nothing beyond it: no DELETE, no TRUNCATE, no history rewritten.
 _PRIVILEGES = {
     "schema_migration": "SELECT",
-    "model_artifact": "SELECT, INSERT, UPDATE (state, approvers)",
+    "model_artifact": "SELECT, INSERT, UPDATE (state, approvers, signature_sha256)",
     "service_counter": "SELECT, INSERT, UPDATE (last_revision, last_epoch, wave_epoch, wave_sequence)",
     "revision_assignment": "SELECT, INSERT",
     "deployment_target": "SELECT, INSERT, UPDATE",

@@ -5,8 +5,8 @@ SELECT version FROM schema_migration ORDER BY version
 
 -- name: insert_artifact
 INSERT INTO model_artifact
-    (model_name, artifact_id, manifest_uri, manifest_sha256, feature_schema, pushed_by)
-VALUES ($1, $2, $3, $4, $5, $6)
+    (model_name, artifact_id, manifest_uri, manifest_sha256, feature_schema, pushed_by, signature_sha256)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT DO NOTHING
 RETURNING *
 
@@ -22,6 +22,9 @@ SELECT * FROM model_artifact WHERE model_name = $1 AND artifact_id = $2 FOR SHAR
 
 -- name: set_artifact_state
 UPDATE model_artifact SET state = $3, approvers = $4 WHERE model_name = $1 AND artifact_id = $2
+
+-- name: set_artifact_signature
+UPDATE model_artifact SET signature_sha256 = $3 WHERE model_name = $1 AND artifact_id = $2
 
 -- name: select_targets_of_artifact
 SELECT target.*, artifact.manifest_sha256, artifact.feature_schema
@@ -65,8 +68,8 @@ WHERE target.model_name = $1 AND target.environment = $2
 -- name: upsert_target
 INSERT INTO deployment_target
     (model_name, environment, cohort, revision, artifact_id, serve_floor, fence_epoch, fence_sequence,
-     updated_at, requires_grant)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+     updated_at, requires_grant, authorisation)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 ON CONFLICT (model_name, environment, cohort) DO UPDATE SET
     revision = excluded.revision,
     artifact_id = excluded.artifact_id,
@@ -74,7 +77,8 @@ ON CONFLICT (model_name, environment, cohort) DO UPDATE SET
     fence_epoch = excluded.fence_epoch,
     fence_sequence = excluded.fence_sequence,
     updated_at = excluded.updated_at,
-    requires_grant = excluded.requires_grant
+    requires_grant = excluded.requires_grant,
+    authorisation = excluded.authorisation
 
 -- name: now
 SELECT clock_timestamp()

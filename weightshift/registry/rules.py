@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from datetime import datetime
 
+from weightshift.artifacts.release_authorisation import ReleaseAuthoriser
 from weightshift.contracts.approval import Approval, ApprovalRequest
 from weightshift.contracts.evidence import AuditRow
 from weightshift.contracts.health import Incident
 from weightshift.contracts.identity import Fence
 from weightshift.contracts.manifest import ArtifactRecord
 from weightshift.contracts.release import Admission, Completion, Outcome, ReleaseRecord, ReleaseRequest
-from weightshift.contracts.target import Publication, Target
+from weightshift.contracts.target import Publication, Target, Targets
 from weightshift.errors import (
     Conflict,
     OperationConflict,
@@ -86,6 +87,16 @@ def next_target(
         serve_floor=revision if publication.raise_serve_floor else floor,
         requires_grant=publication.requires_grant,
         updated_at=updated_at,
+    )
+
+
+def renewed(targets: Targets, authoriser: ReleaseAuthoriser | None, *, now: datetime) -> Targets:
+    """Return targets whose authorisations a new instance may still accept."""
+    if authoriser is None:
+        return targets
+    return Targets(
+        stable=targets.stable and authoriser.renew(targets.stable, now=now),
+        canary=targets.canary and authoriser.renew(targets.canary, now=now),
     )
 
 

@@ -11,6 +11,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 
+from weightshift.artifacts.configured_keys import release_authoriser
 from weightshift.errors import WeightshiftError
 from weightshift.registry.base import Registry
 from weightshift.registry.guard import Guard, NoSuchRoute
@@ -21,7 +22,7 @@ from weightshift.registry.settings import RegistryServiceSettings
 from weightshift.registry.store import PostgresRegistry
 from weightshift.registry.tokens import PostgresTokens, TokenStore
 from weightshift.registry.watch import TargetBell
-from weightshift.settings import RegistrySettings
+from weightshift.settings import AuthorisationSettings, RegistrySettings
 
 SHUTDOWN_SECONDS = 2
 """How long open requests may take once the service is told to stop; long polls are cut and repeated."""
@@ -52,7 +53,9 @@ async def _no_such_route(_: Request, error: Exception) -> Response:
     raise NoSuchRoute from error
 
 
-async def serve(settings: RegistrySettings, service: RegistryServiceSettings) -> None:
+async def serve(
+    settings: RegistrySettings, service: RegistryServiceSettings, authorisation: AuthorisationSettings
+) -> None:
     """Serve until told to stop. Raises `RegistryUnreachable`, `SchemaMismatch` at the start."""
     dsn = settings.dsn.get_secret_value()
     registry = await PostgresRegistry.connect(
@@ -61,6 +64,7 @@ async def serve(settings: RegistrySettings, service: RegistryServiceSettings) ->
         timeout=settings.timeout,
         approval_policy=service.approval_policy,
         # It publishes nothing, but renews what grows old while it is served.
+        authoriser=release_authoriser(authorisation) if authorisation.has_key else None,
     )
     bell = TargetBell()
     listener = TargetListener(dsn=dsn, bell=bell, heartbeat=service.heartbeat, timeout=settings.timeout)
@@ -97,7 +101,7 @@ def main() -> None:
     """Serve with the settings that the environment names."""
     logging.basicConfig(level=logging.INFO)
     try:
-        asyncio.run(serve(RegistrySettings(), RegistryServiceSettings()))
+        asyncio.run(serve(RegistrySettings(), RegistryServiceSettings(), AuthorisationSettings()))
     except WeightshiftError as error:
         _logger.critical("%s", error)
         raise SystemExit(error.exit_code) from None

@@ -1,9 +1,10 @@
 """The registry in PostgreSQL."""
 
 import logging
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Self
 
+from weightshift.artifacts.release_authorisation import ReleaseAuthoriser
 from weightshift.contracts.approval import Approval, ApprovalPolicy, ApprovalRequest, RejectedArtifact
 from weightshift.contracts.evidence import AuditHead, AuditQuery, AuditRow, Evidence, Refusal
 from weightshift.contracts.health import Incident, RegistryHealth
@@ -37,9 +38,16 @@ _logger = logging.getLogger(__name__)
 class PostgresRegistry:
     """A `Registry` on a connection pool. Every method is one transaction, bounded in time."""
 
-    def __init__(self, *, database: Database, approval_policy: ApprovalPolicy = _STRICT) -> None:
+    def __init__(
+        self,
+        *,
+        database: Database,
+        approval_policy: ApprovalPolicy = _STRICT,
+        authoriser: ReleaseAuthoriser | None = None,
+    ) -> None:
         self.database = database
         self._policy = approval_policy
+        self._authoriser = authoriser
 
     @classmethod
     async def connect(
@@ -49,13 +57,16 @@ class PostgresRegistry:
         pool_size: int = 10,
         timeout: float = 5.0,
         approval_policy: ApprovalPolicy = _STRICT,
+        authoriser: ReleaseAuthoriser | None = None,
     ) -> Self:
         """Connect as the application role; `timeout` (seconds) bounds each later call too.
+
+        With an `authoriser` only signed artifacts are released, and every target is authorised.
 
         Raises `RegistryUnreachable`, `SchemaMismatch`.
         """
         database = await Database.open(dsn=dsn, pool_size=pool_size, timeout=timeout)
-        return cls(database=database, approval_policy=approval_policy)
+        return cls(database=database, approval_policy=approval_policy, authoriser=authoriser)
 
     async def close(self) -> None:
         """Close the pool."""
@@ -94,9 +105,10 @@ class PostgresRegistry:
             return await artifacts.read_all(connection, model)
 
     async def targets(self, service: Service) -> Targets:
-        """Read both cohorts' targets in one transaction."""
+        """Read both cohorts' targets in one transaction, old authorisations renewed."""
         async with self.database.connection() as connection:
-            return await targets.read(connection, service)
+            published = await targets.read(connection, service)
+        return rules.renewed(published, self._authoriser, now=datetime.now(UTC))
 
     async def publish(self, publication: Publication) -> Target:
         """Publish a target in one transaction with its audit row; a refusal is counted.
@@ -105,7 +117,7 @@ class PostgresRegistry:
         """
         try:
             async with self.database.transaction() as connection:
-                return await targets.publish(connection, publication)
+                return await targets.publish(connection, publication, authoriser=self._authoriser)
         except Conflict as error:
             if incident := rules.incident_of(error):
                 await self._count(publication.service, incident)
@@ -117,7 +129,7 @@ class PostgresRegistry:
         Raises `ReleaseActive`, `ArtifactNotReady`, `UnknownArtifact`, `Conflict`.
         """
         async with self.database.transaction() as connection:
-            return await releases.admit(connection, admission)
+            return await releases.admit(connection, admission, must_be_signed=self._must_be_signed)
 
     async def take_over(self, holder: str, admission: Admission) -> Admitted:
         """Take the lock from a release whose workflow has ended; a repeat returns the first result.
@@ -125,7 +137,9 @@ class PostgresRegistry:
         Raises `ReleaseActive` when another release than `holder` has the lock, and what `admit` raises.
         """
         async with self.database.transaction() as connection:
-            return await releases.take_over(connection, holder, admission)
+            return await releases.take_over(
+                connection, holder, admission, must_be_signed=self._must_be_signed
+            )
 
     async def complete(self, completion: Completion) -> None:
         """Record the outcome and free the lock. A repeat, or a release never admitted, is a no-op."""
@@ -204,6 +218,10 @@ class PostgresRegistry:
         """Read the place and the hash of a chain's newest row."""
         async with self.database.connection() as connection:
             return await audit.read_head(connection, environment)
+
+    @property
+    def _must_be_signed(self) -> bool:
+        return self._authoriser is not None
 
     async def _count(self, service: Service, incident: Incident) -> None:
         try:

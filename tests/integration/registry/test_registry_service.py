@@ -32,7 +32,7 @@ class Clients:
 async def url(database: PostgresAddress, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
     directory: Path = tmp_path_factory.mktemp("service")
     (port,) = free_ports(1)
-    async with running(ManagedProcess(spec=registry_spec(database, port), directory=directory)):
+    async with running(ManagedProcess(spec=registry_spec(directory, database, port), directory=directory)):
         yield f"http://127.0.0.1:{port}"
 
 

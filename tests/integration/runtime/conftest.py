@@ -19,6 +19,8 @@ import uvicorn
 from weightshift.artifacts.build import build_manifest
 from weightshift.artifacts.file import FileObjectStore
 from weightshift.artifacts.push import push_artifact
+from weightshift.artifacts.release_authorisation import ReleaseAuthoriser
+from weightshift.artifacts.signing_keys import KeyRole, SigningKey, VerificationKeys
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.instance import InstanceReport
 from weightshift.contracts.manifest import ArtifactRecord, Precision, WeightFormat
@@ -32,6 +34,8 @@ from weightshift.registry.tokens import Grant, MemoryTokens, Role
 SERVICE = Service(model="ranker", environment="test")
 ADMIN_TOKEN = "admin-token-of-the-test"
 DEADLINE = 30.0
+CI_KEY = SigningKey.generate(KeyRole.ARTIFACT)
+RELEASE_KEY = SigningKey.generate(KeyRole.RELEASE)
 RECIPES = (
     ModelRecipe("v41", hidden=(64, 32), seed=41, steps=5),
     ModelRecipe("v42", hidden=(64, 32), seed=42, steps=5),
@@ -171,7 +175,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
             precision=Precision.FP32,
             architecture="ranker",
         )
-        records[name] = push_artifact(store, root / name, manifest)
+        records[name] = push_artifact(store, root / name, manifest, signing_key=CI_KEY)
     expectations = root / "expectations.json"
     expectations.write_text(json.dumps(expected_answers(models[:2])), encoding="utf-8")
     return Artifacts(root / "store", records, Expectations.read(expectations))
@@ -179,7 +183,10 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
 
 @pytest.fixture
 async def control(artifacts: Artifacts) -> AsyncIterator[Control]:
-    registry = MemoryRegistry()
+    accepted = VerificationKeys.from_pem(RELEASE_KEY.public_pem(), role=KeyRole.RELEASE, source="test")
+    registry = MemoryRegistry(
+        authoriser=ReleaseAuthoriser(key=RELEASE_KEY, accepted=accepted, validity=timedelta(days=1))
+    )
     tokens = MemoryTokens()
     token = tokens.issue(
         Grant(role=Role.RUNTIME, subject="runtime", model=SERVICE.model, environment=SERVICE.environment)
@@ -223,7 +230,8 @@ async def running(
                 "START_WAIT": "1",
                 "PROPAGATION_SECONDS": "2",
                 "DRAIN_DEADLINE": "5",
-                "INSECURE_UNSIGNED": "1",
+                "ARTIFACT_KEYS": CI_KEY.public_pem().decode(),
+                "RELEASE_KEYS": RELEASE_KEY.public_pem().decode(),
             }.items()
         },
     }

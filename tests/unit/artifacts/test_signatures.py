@@ -18,9 +18,9 @@ from weightshift.artifacts.release_authorisation import (
 )
 from weightshift.artifacts.signing_keys import KeyRole, SigningKey, VerificationKeys
 from weightshift.contracts.identity import Cohort, Service
-from weightshift.contracts.manifest import Manifest
+from weightshift.contracts.manifest import ArtifactRecord, Manifest
 from weightshift.contracts.target import Target
-from weightshift.errors import ArtifactNotReady, AuthorisationInvalid, SignatureInvalid
+from weightshift.errors import AuthorisationInvalid, SignatureInvalid
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 VALIDITY = timedelta(days=7)
@@ -34,6 +34,15 @@ TARGET = Target(
     manifest_sha256="a" * 64,
     feature_schema="features-1",
     serve_floor=3,
+    updated_at=NOW,
+)
+ARTIFACT = ArtifactRecord(
+    model="ranker",
+    artifact_id="v41",
+    manifest_uri="s3://bucket/manifest",
+    manifest_sha256="a" * 64,
+    feature_schema="features-1",
+    signature_sha256="b" * 64,
 )
 
 
@@ -47,7 +56,9 @@ def authoriser(key: SigningKey = REGISTRY, *earlier: SigningKey) -> ReleaseAutho
 
 
 def authorised(target: Target = TARGET) -> Target:
-    return authoriser().authorise(target, signature_sha256="b" * 64, previous_revision=6, now=NOW)
+    return authoriser().authorise(
+        target, artifact=ARTIFACT, previous=TARGET.model_copy(update={"revision": 6})
+    )
 
 
 def test_the_encoding_is_that_of_the_specification() -> None:
@@ -159,6 +170,7 @@ class TestRelease:
             ("artifact_id", "v42"),
             ("manifest_sha256", "c" * 64),
             ("feature_schema", "features-2"),
+            ("requires_grant", True),
         ],
     )
     def test_an_authorisation_is_for_one_target_only(self, field: str, value: object) -> None:
@@ -206,10 +218,6 @@ class TestRelease:
         with pytest.raises(AuthorisationInvalid, match="twice"):
             verify_authorisation(target, keys=accepted(REGISTRY), now=NOW)
 
-    def test_an_unsigned_artifact_is_not_authorised(self) -> None:
-        with pytest.raises(ArtifactNotReady, match="unsigned"):
-            authoriser().authorise(TARGET, signature_sha256=None, previous_revision=0, now=NOW)
-
     def test_an_authorisation_is_renewed_after_half_its_validity(self) -> None:
         target = authorised()
         assert authoriser().renew(target, now=NOW + timedelta(days=3)) == target
@@ -232,7 +240,5 @@ class TestRelease:
         verify_authorisation(renewed, keys=accepted(new), now=later)
 
     def test_everything_about_the_target_is_bound(self) -> None:
-        bound = set(Authorisation.model_fields)
-        unbound = set(Target.model_fields) - bound - {"service", "updated_at", "authorisation"}
-        # A wave grant only holds an instance back; nobody gains anything by changing it.
-        assert unbound <= {"requires_grant"}
+        unbound = set(Target.model_fields) - set(Authorisation.model_fields)
+        assert unbound == {"service", "updated_at", "authorisation"}

@@ -14,7 +14,7 @@ class MemoryArtifacts(MemoryState):
         """Store an artifact as `pending`; a repeat is a no-op. Raises `ArtifactConflict`."""
         self._check_available()
         if stored := self._artifacts.get((record.model, record.artifact_id)):
-            return rules.same_artifact(stored, record)
+            return self._register_again(stored, record, operator=operator)
         pending = record.model_copy(
             update={
                 "state": ArtifactState.PENDING,
@@ -62,6 +62,16 @@ class MemoryArtifacts(MemoryState):
         """Read a model's artifacts, newest first."""
         self._check_available()
         return tuple(record for record in reversed(self._artifacts.values()) if record.model == model)
+
+    def _register_again(
+        self, stored: ArtifactRecord, record: ArtifactRecord, *, operator: str
+    ) -> ArtifactRecord:
+        same = rules.same_artifact(stored, record)
+        if same != stored:
+            self._artifacts[same.model, same.artifact_id] = same
+            previous = stored.signature_sha256
+            self._append(rules.signature_entry(same, previous=previous, operator=operator))
+        return same
 
     def _uses(self, model: str, artifact_id: str) -> tuple[ArtifactUse, ...]:
         targets = (target for target, _ in self._targets.values() if target.service.model == model)

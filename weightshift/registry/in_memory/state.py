@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from weightshift.artifacts.release_authorisation import ReleaseAuthoriser
 from weightshift.contracts.approval import Approval, ApprovalPolicy
 from weightshift.contracts.evidence import AuditRow
 from weightshift.contracts.health import Incident
@@ -29,11 +30,13 @@ class MemoryState:
         *,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         approval_policy: ApprovalPolicy = _ANYBODY,
+        authoriser: ReleaseAuthoriser | None = None,
     ) -> None:
         self.available = True
         self.bell = TargetBell()
         self._clock = clock
         self._policy = approval_policy
+        self._authoriser = authoriser
         self._artifacts: dict[tuple[str, str], ArtifactRecord] = {}
         self._targets: dict[tuple[Service, Cohort], tuple[Target, Fence]] = {}
         self._last_revision: dict[Service, int] = {}
@@ -51,7 +54,12 @@ class MemoryState:
             raise RegistryUnreachable
 
     def _ready(self, model: str, artifact_id: str) -> ArtifactRecord:
-        return ready_artifact(self._artifacts.get((model, artifact_id)), model=model, artifact_id=artifact_id)
+        return ready_artifact(
+            self._artifacts.get((model, artifact_id)),
+            model=model,
+            artifact_id=artifact_id,
+            must_be_signed=self._authoriser is not None,
+        )
 
     def _target(self, service: Service, cohort: Cohort) -> Target | None:
         return self._targets.get((service, cohort), (None, None))[0]

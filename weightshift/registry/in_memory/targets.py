@@ -11,11 +11,12 @@ class MemoryTargets(MemoryState):
     """Publishes targets."""
 
     async def targets(self, service: Service) -> Targets:
-        """Read both cohorts' targets."""
+        """Read both cohorts' targets, old authorisations renewed."""
         self._check_available()
-        return Targets(
+        published = Targets(
             stable=self._target(service, Cohort.STABLE), canary=self._target(service, Cohort.CANARY)
         )
+        return rules.renewed(published, self._authoriser, now=self._clock())
 
     async def publish(self, publication: Publication) -> Target:
         """Publish a target with its audit row; a refusal is counted.
@@ -43,6 +44,8 @@ class MemoryTargets(MemoryState):
         target = rules.next_target(
             publication, artifact=artifact, current=current, revision=revision, updated_at=self._clock()
         )
+        if self._authoriser is not None:
+            target = self._authoriser.authorise(target, artifact=artifact, previous=current)
         approvals = [one for one in self._approvals.values() if one.release_id == publication.release_id]
         self._append(
             rules.publication_entry(

@@ -23,9 +23,10 @@ async def register(connection: Connection, record: ArtifactRecord, *, operator: 
         record.manifest_sha256,
         record.feature_schema,
         operator,
+        record.signature_sha256,
     )
     if inserted is None:
-        return rules.same_artifact(await read(connection, record.model, record.artifact_id), record)
+        return await _register_again(connection, record, operator=operator)
     stored = _artifact(inserted)
     await audit.append(connection, rules.registration_entry(stored))
     return stored
@@ -63,18 +64,31 @@ async def read(connection: Connection, model: str, artifact_id: str) -> Artifact
     return rules.known_artifact(record, model=model, artifact_id=artifact_id)
 
 
-async def hold_ready(connection: Connection, model: str, artifact_id: str) -> ArtifactRecord:
+async def hold_ready(
+    connection: Connection, model: str, artifact_id: str, *, must_be_signed: bool
+) -> ArtifactRecord:
     """Return a ready artifact, which stays so until the transaction ends.
 
     Raises `UnknownArtifact`, `ArtifactNotReady`.
     """
     record = await _fetch(connection, "share_artifact", model, artifact_id)
-    return rules.ready_artifact(record, model=model, artifact_id=artifact_id)
+    return rules.ready_artifact(record, model=model, artifact_id=artifact_id, must_be_signed=must_be_signed)
 
 
 async def read_all(connection: Connection, model: str) -> tuple[ArtifactRecord, ...]:
     """Return a model's artifacts, newest first."""
     return tuple(_artifact(record) for record in await connection.fetch(QUERIES["select_artifacts"], model))
+
+
+async def _register_again(connection: Connection, record: ArtifactRecord, *, operator: str) -> ArtifactRecord:
+    stored = await _lock(connection, record.model, record.artifact_id)
+    same = rules.same_artifact(stored, record)
+    if same != stored:
+        key = same.model, same.artifact_id, same.signature_sha256
+        await connection.execute(QUERIES["set_artifact_signature"], *key)
+        previous = stored.signature_sha256
+        await audit.append(connection, rules.signature_entry(same, previous=previous, operator=operator))
+    return same
 
 
 async def _fetch(connection: Connection, query: str, model: str, artifact_id: str) -> ArtifactRecord | None:
@@ -118,4 +132,5 @@ def _artifact(record: asyncpg.Record) -> ArtifactRecord:
         created_at=record["created_at"],
         pushed_by=record["pushed_by"],
         approvers=tuple(record["approvers"]),
+        signature_sha256=record["signature_sha256"],
     )

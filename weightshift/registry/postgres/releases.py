@@ -11,17 +11,19 @@ from weightshift.registry.postgres.rows import service_of
 from weightshift.registry.sql import QUERIES
 
 
-async def admit(connection: Connection, admission: Admission) -> Admitted:
+async def admit(connection: Connection, admission: Admission, *, must_be_signed: bool) -> Admitted:
     """Take the release lock and allocate an epoch, or return the first result of a repeat.
 
     Raises `ReleaseActive`, `Conflict`, `OperationConflict`, `UnknownArtifact`, `ArtifactNotReady`.
     """
-    return await _take_lock(connection, admission, holder=None)
+    return await _take_lock(connection, admission, holder=None, must_be_signed=must_be_signed)
 
 
-async def take_over(connection: Connection, holder: str, admission: Admission) -> Admitted:
+async def take_over(
+    connection: Connection, holder: str, admission: Admission, *, must_be_signed: bool
+) -> Admitted:
     """Take the release lock from `holder`, whose workflow has ended. Raises what `admit` raises."""
-    return await _take_lock(connection, admission, holder=holder)
+    return await _take_lock(connection, admission, holder=holder, must_be_signed=must_be_signed)
 
 
 async def complete(connection: Connection, completion: Completion) -> None:
@@ -31,7 +33,9 @@ async def complete(connection: Connection, completion: Completion) -> None:
         await _complete(connection, completion, operator=record.operator)
 
 
-async def _take_lock(connection: Connection, admission: Admission, *, holder: str | None) -> Admitted:
+async def _take_lock(
+    connection: Connection, admission: Admission, *, holder: str | None, must_be_signed: bool
+) -> Admitted:
     request = admission.request
     service = request.service
     counter = await targets.lock_counter(connection, service)
@@ -46,7 +50,7 @@ async def _take_lock(connection: Connection, admission: Admission, *, holder: st
     else:
         rules.check_take_over(request, active=active, holder=holder)
         rules.check_admission(request, active=None, keyed=keyed)
-    await artifacts.hold_ready(connection, service.model, request.artifact_id)
+    await artifacts.hold_ready(connection, service.model, request.artifact_id, must_be_signed=must_be_signed)
     if active is not None:
         await _complete(connection, rules.abandonment(active, request), operator=request.operator)
     epoch = counter.last_epoch + 1

@@ -23,4 +23,5 @@ def target_of(record: asyncpg.Record) -> Target:
         serve_floor=record["serve_floor"],
         requires_grant=record["requires_grant"],
         updated_at=record["updated_at"],
+        authorisation=record["authorisation"],
     )

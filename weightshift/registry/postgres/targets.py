@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import asyncpg
 
+from weightshift.artifacts.release_authorisation import ReleaseAuthoriser
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.target import Publication, Target, Targets
 from weightshift.errors import RevisionReused
@@ -45,8 +46,10 @@ async def read(connection: Connection, service: Service) -> Targets:
     return Targets(**{cohort.value: target for cohort, (target, _) in held.items()})
 
 
-async def publish(connection: Connection, publication: Publication) -> Target:
-    """Publish a target with its audit row and wake its waiters.
+async def publish(
+    connection: Connection, publication: Publication, *, authoriser: ReleaseAuthoriser | None
+) -> Target:
+    """Publish a target, authorised where there is a key for it, with its audit row; wake its waiters.
 
     Raises `UnknownArtifact`, `ArtifactNotReady`, `RevisionConflict`, `StaleFence`, `OperationConflict`,
     `RevisionReused`.
@@ -56,7 +59,9 @@ async def publish(connection: Connection, publication: Publication) -> Target:
     first = await audit.find(connection, service.environment, publication.operation_id)
     if first:
         return rules.repeated_publication(publication, first)
-    artifact = await artifacts.hold_ready(connection, service.model, publication.artifact_id)
+    artifact = await artifacts.hold_ready(
+        connection, service.model, publication.artifact_id, must_be_signed=authoriser is not None
+    )
     held = await _held(connection, service)
     current, fence = held.get(publication.cohort, (None, None))
     rules.check_publication(publication, current=current, cohort_fence=fence, last_epoch=counter.last_epoch)
@@ -64,6 +69,8 @@ async def publish(connection: Connection, publication: Publication) -> Target:
     target = rules.next_target(
         publication, artifact=artifact, current=current, revision=counter.last_revision + 1, updated_at=now
     )
+    if authoriser is not None:
+        target = authoriser.authorise(target, artifact=artifact, previous=current)
     await _write(connection, target, publication.fence)
     given = await approvals.of_release(connection, publication.release_id)
     entry = rules.publication_entry(publication, target, previous=current, artifact=artifact, approvals=given)
@@ -93,6 +100,7 @@ async def _write(connection: Connection, target: Target, fence: Fence) -> None:
         fence.sequence,
         target.updated_at,
         target.requires_grant,
+        target.authorisation,
     )
 
 
