@@ -20,7 +20,7 @@ from temporalio.common import (
 )
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError, FailureError, WorkflowAlreadyStartedError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from weightshift import errors
 from weightshift.contracts.identity import Service
@@ -41,6 +41,7 @@ ENVIRONMENT_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseEnvironment")
 ARTIFACT_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseArtifact")
 STAGE_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseStage")
 _POLL_SECONDS = 0.25
+_ANSWER_SECONDS = 30.0
 
 
 def workflow_id(service: Service) -> str:
@@ -132,9 +133,32 @@ class ReleaseClient:
             raise _unreachable(error) from error
         return result
 
+    async def active_artifact(self, service: Service) -> str | None:
+        """Return what is being released, or None when no release runs. Needs no worker to answer."""
+        try:
+            description = await self._handle(service).describe()
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise _unreachable(error) from error
+        if description.status is not WorkflowExecutionStatus.RUNNING:
+            return None
+        return description.typed_search_attributes.get(ARTIFACT_ATTRIBUTE, "")
+
     async def rollback(self, service: Service, rollback: RollbackRequest) -> ReleaseStatus:
-        """Take traffic back, and answer when the mesh shows it."""
-        return await self._update(service, "rollback", rollback)
+        """Take traffic back, and answer when the mesh shows it.
+
+        The signal goes first: it is kept by Temporal and counts even when no worker can answer now, which
+        raises `TemporalUnreachable` after a while.
+        """
+        await self.signal_rollback(service, rollback)
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                return await self._update(service, "rollback", rollback)
+        except TimeoutError as error:
+            raise errors.TemporalUnreachable(
+                "the rollback is recorded, but no worker answers; start one, or use --break-glass"
+            ) from error
 
     async def signal_rollback(self, service: Service, rollback: RollbackRequest) -> None:
         """Ask for traffic back, without waiting for an answer."""
@@ -182,7 +206,7 @@ class ReleaseClient:
         except (WorkflowQueryFailedError, WorkflowUpdateFailedError) as error:
             raise _typed(error.cause) from error
         except RPCError as error:
-            if error.status.name == "NOT_FOUND":
+            if error.status is RPCStatusCode.NOT_FOUND:
                 raise errors.UnknownService(f"no release of {service} is running") from error
             raise _unreachable(error) from error
 

@@ -7,12 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from weightshift.cli.output import Output
 from weightshift.contracts.identity import Service
-from weightshift.settings import RegistrySettings, SigningSettings, StoreSettings, TemporalSettings
+from weightshift.settings import (
+    MeshSettings,
+    RegistrySettings,
+    SigningSettings,
+    StoreSettings,
+    TemporalSettings,
+)
 
 if TYPE_CHECKING:
     from weightshift.artifacts.base import ObjectStore
     from weightshift.artifacts.signing_keys import SigningKey
     from weightshift.client import ReleaseClient
+    from weightshift.mesh.envoy import EnvoyMesh
     from weightshift.registry.client import RegistryClient
 
 
@@ -37,6 +44,18 @@ class Connections:
 
         given = _given(address=arguments.temporal_address, namespace=arguments.temporal_namespace)
         return await ReleaseClient.connect(settings=TemporalSettings().model_copy(update=given))
+
+    def mesh(self) -> "EnvoyMesh":
+        """Return a client of the mesh agent; its token comes from WEIGHTSHIFT_MESH_AGENT_TOKEN only."""
+        from weightshift.mesh.envoy import EnvoyMesh  # noqa: PLC0415
+
+        settings = MeshSettings()
+        return EnvoyMesh(
+            agent_urls=(settings.agent_url,),
+            token=settings.agent_token,
+            timeout=settings.timeout,
+            confirm_timeout=settings.confirm_timeout,
+        )
 
     def signing_key(self, arguments: argparse.Namespace) -> "SigningKey":
         """Return the key to sign artifacts with. Raises `InvalidInput` when there is none."""

@@ -29,8 +29,10 @@ from weightshift.cli.release_view import (
     next_step,
     record_rows,
 )
+from weightshift.cli.rollback import OPTIONS as ROLLBACK_OPTIONS
+from weightshift.cli.rollback import rollback
 from weightshift.contracts.plan import Plan
-from weightshift.contracts.release import ReleaseRecord, ReleaseRequest, ReleaseStatus, RollbackRequest
+from weightshift.contracts.release import ReleaseRecord, ReleaseRequest, ReleaseStatus
 from weightshift.errors import Conflict, ReleaseActive
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ def add_commands(groups: Commands) -> None:
         rollback,
         "take all traffic back now",
         positionals=["model"],
-        options=(OPERATOR, REASON, *where),
+        options=ROLLBACK_OPTIONS,
     )
     add_command(
         commands,
@@ -189,16 +191,6 @@ async def promote(context: Context) -> int:
 
 def _acknowledge(context: Context, found: ReleaseStatus) -> int:
     context.output.result(found, headline(found))
-    return 0
-
-
-async def rollback(context: Context) -> int:
-    """Take all traffic back; answers once the mesh has shown it."""
-    client = await context.connections.releases(context.arguments)
-    reason = context.arguments.reason or "rollback requested on the command line"
-    request = RollbackRequest(operator=operator_of(context), reason=reason)
-    found = await client.rollback(context.service, request)
-    context.output.result(found, f"traffic {found.split}: {headline(found)}")
     return 0
 
 

@@ -6,6 +6,8 @@ from pydantic import Field
 
 from weightshift.contracts.base import Message, Name
 
+_ABOVE_ALL = 1 << 40
+
 
 class Cohort(StrEnum):
     """The two pools of instances that serve one model in one environment."""
@@ -38,6 +40,11 @@ class Fence(Message):
 
     epoch: int = Field(ge=0)
     sequence: int = Field(ge=0)
+
+    @classmethod
+    def above_all(cls, epoch: int) -> "Fence":
+        """Return the fence that no command of this epoch's release can overtake: for emergencies."""
+        return cls(epoch=epoch, sequence=_ABOVE_ALL)
 
     def __lt__(self, other: "Fence") -> bool:
         return (self.epoch, self.sequence) < (other.epoch, other.sequence)

@@ -22,6 +22,8 @@ from weightshift.contracts.release import (
     Step,
 )
 from weightshift.contracts.traffic import TrafficSplit
+from weightshift.mesh.envoy import EnvoyMesh
+from weightshift.mesh.memory import MemoryMesh
 from weightshift.registry.client import RegistryClient
 
 SERVICE = Service(model="ranker", environment="test")
@@ -54,6 +56,7 @@ class FakeReleases:
         self.statuses = [release_status()]
         self.calls: list[tuple[Any, ...]] = []
         self.failure: Exception | None = None
+        self.active: str | None = "v2"
 
     async def start(self, request: ReleaseRequest) -> None:
         self._note("start", request)
@@ -67,6 +70,9 @@ class FakeReleases:
         for status in self.statuses:
             on_status(status)
         return self.statuses[-1]
+
+    async def active_artifact(self, service: Service) -> str | None:
+        return self.active
 
     async def rollback(self, service: Service, request: RollbackRequest) -> ReleaseStatus:
         self._note("rollback", service, request)
@@ -116,17 +122,28 @@ class FakeRegistry:
         return call
 
 
+class ClosableMesh(MemoryMesh):
+    closed = False
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
 class FakeConnections(Connections):
     def __init__(self, directory: Path) -> None:
         self.fake_registry = FakeRegistry()
         self.fake_releases = FakeReleases()
         self.directory = directory
+        self.fake_mesh = ClosableMesh()
 
     def registry(self, arguments: argparse.Namespace) -> RegistryClient:
         return cast(RegistryClient, self.fake_registry)
 
     async def releases(self, arguments: argparse.Namespace) -> ReleaseClient:
         return cast(ReleaseClient, self.fake_releases)
+
+    def mesh(self) -> EnvoyMesh:
+        return cast(EnvoyMesh, self.fake_mesh)
 
     def store(self, arguments: argparse.Namespace) -> ObjectStore:
         return FileObjectStore(root=self.directory / "store")
@@ -169,6 +186,11 @@ def run(connections: FakeConnections, capsys: pytest.CaptureFixture[str]) -> Cal
         return Result(code, captured.out, captured.err)
 
     return run_command
+
+
+@pytest.fixture
+def mesh(connections: FakeConnections) -> ClosableMesh:
+    return connections.fake_mesh
 
 
 @pytest.fixture

@@ -172,15 +172,6 @@ def test_steering_asks_once_and_shows_the_state(run: Run, releases: Any, verb: s
     assert "test/ranker v2 observing" in result.out
 
 
-def test_rollback_shows_the_split_that_was_read_back(run: Run, releases: Any, make_status: Any) -> None:
-    releases.statuses = [make_status(split=TrafficSplit.with_canary(0), outcome=Outcome.ROLLED_BACK)]
-    result = run("release", "rollback", *IN_TEST, "--operator", "ada", "--reason", "wrong scores")
-    assert result.code == 0
-    assert "traffic 100/0" in result.out
-    ((_, _, request),) = releases.calls
-    assert (request.operator, request.reason) == ("ada", "wrong scores")
-
-
 def test_list_shows_what_is_recorded(run: Run, registry: Any) -> None:
     record = ReleaseRecord(
         release_id="R1",

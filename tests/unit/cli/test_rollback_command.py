@@ -1,0 +1,130 @@
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from weightshift.contracts.identity import Cohort, Fence, Service
+from weightshift.contracts.release import Outcome, ReleaseRecord
+from weightshift.contracts.target import Target, Targets
+from weightshift.contracts.traffic import TrafficSplit
+from weightshift.errors import StaleFence, UnknownArtifact
+from weightshift.way_back import previous_artifact
+
+Run = Callable[..., Any]
+SERVICE = Service(model="ranker", environment="test")
+ROLLBACK = ("release", "rollback", "ranker", "-e", "test", "--operator", "ada")
+
+
+def record(artifact_id: str, outcome: Outcome | None) -> ReleaseRecord:
+    return ReleaseRecord(
+        release_id=f"R-{artifact_id}",
+        service=SERVICE,
+        artifact_id=artifact_id,
+        operator="ci",
+        epoch=1,
+        outcome=outcome,
+        started_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
+HISTORY = (
+    record("v4", Outcome.ROLLED_BACK),
+    record("v3", Outcome.PROMOTED),
+    record("v2", Outcome.REFUSED),
+    record("v1", Outcome.PROMOTED),
+)
+
+
+def serving(artifact_id: str) -> Targets:
+    stable = Target(
+        service=SERVICE,
+        cohort=Cohort.STABLE,
+        revision=5,
+        artifact_id=artifact_id,
+        manifest_sha256="0" * 64,
+        feature_schema="s",
+    )
+    return Targets(stable=stable)
+
+
+def finished(releases: Any, registry: Any, make_status: Any) -> None:
+    """No release is active; v3 serves."""
+    releases.active = None
+    releases.statuses = [make_status(outcome=Outcome.PROMOTED, split=TrafficSplit.with_canary(0))]
+    registry.answers.update(targets=serving("v3"), releases=HISTORY)
+
+
+def test_the_artifact_before_is_the_one_promoted_before() -> None:
+    assert previous_artifact(HISTORY, "v3") == "v1"
+    with pytest.raises(UnknownArtifact, match="--to"):
+        previous_artifact(HISTORY, "v1")
+
+
+def test_promoting_the_same_artifact_again_changes_nothing_about_the_one_before() -> None:
+    assert previous_artifact((record("v3", Outcome.PROMOTED), *HISTORY), "v3") == "v1"
+
+
+def test_an_active_release_is_rolled_back(run: Run, releases: Any, make_status: Any) -> None:
+    releases.statuses = [make_status(split=TrafficSplit.with_canary(0), outcome=Outcome.ROLLED_BACK)]
+    result = run(*ROLLBACK, "--reason", "wrong scores")
+    assert (result.code, "traffic 100/0" in result.out) == (0, True)
+    ((_, _, request),) = releases.calls
+    assert (request.operator, request.reason) == ("ada", "wrong scores")
+
+
+def test_after_its_end_the_artifact_before_is_released_at_once(
+    run: Run, releases: Any, registry: Any, make_status: Any
+) -> None:
+    finished(releases, registry, make_status)
+    assert run(*ROLLBACK).code == 0
+    (started, request), (waited, _) = releases.calls
+    assert (started, waited, request.artifact_id) == ("start", "wait", "v1")
+    assert [stage.weight for stage in request.plan.stages] == [100]
+    assert not request.plan.max_window
+
+
+def test_the_artifact_to_go_back_to_can_be_named(
+    run: Run, releases: Any, registry: Any, make_status: Any
+) -> None:
+    finished(releases, registry, make_status)
+    assert run(*ROLLBACK, "--to", "v0", "--json").code == 0
+    assert releases.calls[0][1].artifact_id == "v0"
+
+
+@pytest.mark.parametrize("active", ["v4", None])
+def test_from_acts_only_on_what_serves(
+    run: Run, releases: Any, registry: Any, make_status: Any, active: str | None
+) -> None:
+    finished(releases, registry, make_status)
+    releases.active = active
+    result = run(*ROLLBACK, "--from", "v9", "--json")
+    assert (result.code, releases.calls) == (4, [])
+    assert json.loads(result.out)["error"]["type"] == "Conflict" if result.out else "v9" in result.err
+    assert run(*ROLLBACK, "--from", active or "v3").code == 0
+
+
+def test_going_back_to_what_serves_already_changes_nothing(
+    run: Run, releases: Any, registry: Any, make_status: Any
+) -> None:
+    finished(releases, registry, make_status)
+    result = run(*ROLLBACK, "--to", "v3")
+    assert (result.code, releases.calls) == (4, [])
+
+
+async def test_breaking_the_glass_writes_above_every_command_of_the_release(mesh: Any) -> None:
+    await mesh.write(SERVICE, TrafficSplit.with_canary(25), Fence(epoch=3, sequence=9))
+    await mesh.write(SERVICE, TrafficSplit.all_to(Cohort.STABLE), Fence.above_all(3))
+    with pytest.raises(StaleFence):
+        await mesh.write(SERVICE, TrafficSplit.with_canary(50), Fence(epoch=3, sequence=10))
+    await mesh.write(SERVICE, TrafficSplit.with_canary(5), Fence(epoch=4, sequence=1))
+
+
+def test_break_glass_asks_nobody_but_the_mesh(run: Run, releases: Any, registry: Any, mesh: Any) -> None:
+    result = run(*ROLLBACK, "--break-glass")
+    assert (result.code, releases.calls, registry.calls) == (0, [], [])
+    ((_, split, fence),) = mesh.writes
+    assert (str(split), fence) == ("100/0", Fence.above_all(0))
+    assert mesh.closed
+    assert "next: weightshift release rollback" in result.out

@@ -1,0 +1,106 @@
+"""`weightshift release rollback`: take traffic back, whatever state the release is in."""
+
+from typing import TYPE_CHECKING
+
+from ulid import ULID
+
+from weightshift.cli.context import Context
+from weightshift.cli.options import ENVIRONMENT, OPERATOR, REASON, REGISTRY, TEMPORAL, Option, operator_of
+from weightshift.cli.progress import ReleaseProgress
+from weightshift.cli.release_view import EXIT_CODES, headline
+from weightshift.contracts.identity import Cohort, Fence
+from weightshift.contracts.release import ReleaseRequest, RollbackRequest
+from weightshift.contracts.traffic import TrafficSplit
+from weightshift.errors import Conflict, UnknownService
+from weightshift.way_back import EXPEDITED_PLAN, previous_artifact, require_serving
+
+if TYPE_CHECKING:
+    from weightshift.client import ReleaseClient
+
+OPTIONS = (
+    Option(("--to",), "WEIGHTSHIFT_ROLLBACK_TO", "artifact to go back to, default: the one before"),
+    Option(
+        ("--from",),
+        "WEIGHTSHIFT_ROLLBACK_FROM",
+        "act only if this artifact serves or is being released",
+        attribute="only_from",
+    ),
+    Option(
+        ("--break-glass",),
+        "WEIGHTSHIFT_BREAK_GLASS",
+        "write the mesh directly, for when Temporal is away: all traffic to stable",
+        default=False,
+        switch=True,
+    ),
+    OPERATOR,
+    REASON,
+    ENVIRONMENT,
+    *TEMPORAL,
+    *REGISTRY,
+)
+
+
+async def rollback(context: Context) -> int:
+    """Roll the active release back, or release the artifact that was promoted before.
+
+    Answers once the mesh has shown where traffic is.
+    """
+    if context.arguments.break_glass:
+        return await _break_glass(context)
+    client = await context.connections.releases(context.arguments)
+    released = await client.active_artifact(context.service)
+    if released is None:
+        return await _return_to_earlier(context, client)
+    require_serving(context.arguments.only_from, released)
+    request = RollbackRequest(operator=operator_of(context), reason=_reason(context))
+    found = await client.rollback(context.service, request)
+    context.output.result(found, f"traffic {found.split}: {headline(found)}")
+    return 0
+
+
+async def _return_to_earlier(context: Context, client: "ReleaseClient") -> int:
+    arguments = context.arguments
+    async with context.connections.registry(arguments) as registry:
+        stable = (await registry.targets(context.service)).stable
+        records = await registry.releases(context.service)
+    if stable is None:
+        raise UnknownService(f"nothing serves {context.service}, so there is nothing to take back")
+    require_serving(arguments.only_from, stable.artifact_id)
+    artifact_id = arguments.to or previous_artifact(records, stable.artifact_id)
+    if artifact_id == stable.artifact_id:
+        raise Conflict(f"{artifact_id} serves already; nothing was changed")
+    request = ReleaseRequest(
+        release_id=str(ULID()),
+        service=context.service,
+        artifact_id=artifact_id,
+        plan=EXPEDITED_PLAN,
+        operator=operator_of(context),
+        reason=_reason(context),
+    )
+    await client.start(request)
+    with ReleaseProgress(context.output) as progress:
+        found = await client.wait(context.service, on_status=progress.show)
+    context.output.result(found, f"traffic {found.split}: {headline(found)}")
+    return EXIT_CODES[found.outcome] if found.outcome is not None else 1
+
+
+async def _break_glass(context: Context) -> int:
+    """Move all traffic to stable past the workflow, which can then write nothing more and rolls back."""
+    mesh = context.connections.mesh()
+    try:
+        before = await mesh.read(context.service)
+        epoch = before.fence.epoch if before.fence else 0
+        after = await mesh.write(context.service, TrafficSplit.all_to(Cohort.STABLE), Fence.above_all(epoch))
+    finally:
+        await mesh.aclose()
+    context.output.result(
+        after,
+        f"traffic {after.split}, read back; it was {before.split}",
+        f"next: weightshift release rollback {context.service.model} -e {context.service.environment} "
+        "once Temporal is back, so that the release ends and the targets are sealed",
+    )
+    return 0
+
+
+def _reason(context: Context) -> str:
+    return context.arguments.reason or "rollback requested on the command line"
