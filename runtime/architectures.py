@@ -70,6 +70,9 @@ class Architecture(Protocol):
     def preprocess(self, body: object, resources: Any) -> Tensor:
         """Turn a parsed request body into input rows. Raises `InvalidInput`, naming the field."""
 
+    def normalise(self, rows: Tensor, resources: Any) -> Tensor:
+        """Turn raw input rows into what `forward` takes. Raises `InvalidInput`, naming the tensor."""
+
     def forward(self, model: nn.Module, batch: Tensor) -> Tensor:
         """Run the rows of several requests; the output has one entry per input row."""
 
@@ -188,7 +191,13 @@ class Ranker:
         flat = chain.from_iterable(candidates)
         rows[:, : self.candidate_features] = _as_rows("candidates", flat, count)
         rows[:, self.candidate_features :] = _as_rows("context", request["context"], 1)
-        normalised = (torch.from_numpy(rows) - resources.mean) / resources.std
+        return self.normalise(torch.from_numpy(rows), resources)
+
+    def normalise(self, rows: Tensor, resources: RankerResources) -> Tensor:
+        """Subtract the mean and divide by the deviation of each feature. Raises `InvalidInput`."""
+        if len(rows) > self.max_candidates:
+            raise InvalidInput(f"rows must hold at most {self.max_candidates} candidates.")
+        normalised = (rows - resources.mean) / resources.std
         _check_range(normalised)
         return normalised
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +16,16 @@ from weightshift.errors import QueueFull
 
 _logger = logging.getLogger(__name__)
 
+Finish = Callable[[LoadedModel, Any, Tensor], object]
+"""Turns one request's output rows into its answer, on the executor's thread."""
+
+
+def answer_body(loaded: LoadedModel, body: object, out: Tensor) -> object:
+    """Answer as the architecture does, and check what it answers."""
+    answer = loaded.architecture.postprocess(out, body, loaded.resources)
+    loaded.architecture.validate(out, answer)
+    return answer
+
 
 @dataclass(slots=True, eq=False)
 class Work:
@@ -23,6 +34,7 @@ class Work:
     generation: Generation
     body: object
     rows: Tensor
+    finish: Finish
     answer: asyncio.Future[object]
 
 
@@ -60,14 +72,16 @@ class Executor:
         """Whether the thread still runs; nothing could be answered without it."""
         return self._thread.is_alive()
 
-    def submit(self, generation: Generation, body: object, rows: Tensor) -> asyncio.Future[object]:
+    def submit(
+        self, generation: Generation, body: object, rows: Tensor, *, finish: Finish = answer_body
+    ) -> asyncio.Future[object]:
         """Queue a request; the executor owns the borrowed generation from here on.
 
         Raises `QueueFull`, and then the caller still owns it.
         """
         if self._queue.qsize() >= self._max_queue:
             raise QueueFull
-        work = Work(generation, body, rows, self._loop.create_future())
+        work = Work(generation, body, rows, finish, self._loop.create_future())
         self._queue.put(work)
         return work.answer
 
@@ -124,16 +138,14 @@ def _answer(batch: Sequence[Work]) -> list[object]:
     except Exception as error:
         _logger.exception("a forward pass failed")
         return [error] * len(batch)
-    return [_finish(loaded, work.body, out) for work, out in zip(batch, outputs, strict=True)]
+    return [_finish(loaded, work, out) for work, out in zip(batch, outputs, strict=True)]
 
 
-def _finish(loaded: LoadedModel, body: object, out: Tensor) -> object:
+def _finish(loaded: LoadedModel, work: Work, out: Tensor) -> object:
     try:
-        answer = loaded.architecture.postprocess(out, body, loaded.resources)
-        loaded.architecture.validate(out, answer)
+        return work.finish(loaded, work.body, out)
     except Exception as error:
         return error
-    return answer
 
 
 def _deliver(batch: Sequence[Work], outcomes: Sequence[object]) -> None:

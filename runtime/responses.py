@@ -43,9 +43,15 @@ async def read_body(scope: Scope, receive: Receive, *, limit: int, deadline: flo
 
 async def send_json(send: Send, status: int, document: object, headers: Headers = ()) -> None:
     """Send a JSON answer."""
-    content = orjson.dumps(document)
-    own = ((b"content-type", b"application/json"), (b"content-length", str(len(content)).encode()))
-    await send({"type": "http.response.start", "status": status, "headers": [*own, *headers]})
+    await send_content(
+        send, status, orjson.dumps(document), ((b"content-type", b"application/json"), *headers)
+    )
+
+
+async def send_content(send: Send, status: int, content: bytes, headers: Headers) -> None:
+    """Send an answer; `headers` say what its content is."""
+    length = (b"content-length", str(len(content)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [length, *headers]})
     await send({"type": "http.response.body", "body": content})
 
 

@@ -1,0 +1,155 @@
+"""One request through one generation, exactly once, in whatever wire format it came."""
+
+import asyncio
+import logging
+import time
+from typing import Any, Protocol
+
+import orjson
+from starlette.types import Receive, Scope, Send
+from torch import Tensor
+
+from runtime.execution import answer_body
+from runtime.generation_holder import Generation, LoadedModel
+from runtime.instance import Instance
+from runtime.responses import (
+    BodyTooLarge,
+    ClientGone,
+    Headers,
+    error_document,
+    read_body,
+    send_content,
+    send_json,
+)
+from weightshift.errors import InvalidInput, NotServing, QueueFull, WeightshiftError
+
+_logger = logging.getLogger(__name__)
+_CLOSE = (b"connection", b"close")
+
+
+class WireFormat(Protocol):
+    """How requests and answers of one route are spelled."""
+
+    def read(self, scope: Scope, content: bytes, loaded: LoadedModel) -> tuple[Any, Tensor]:
+        """Return the parsed body and its input rows. Raises `InvalidInput`."""
+
+    def finish(self, loaded: LoadedModel, body: Any, out: Tensor) -> object:
+        """Turn output rows into an answer, on the executor's thread; what it raises is a model's failure."""
+
+    def write(self, generation: Generation, answer: Any) -> tuple[bytes, Headers]:
+        """Return the content of an answer and the headers that describe it."""
+
+    def error(self, error: WeightshiftError) -> object:
+        """Return the JSON body of an error."""
+
+
+class JsonFormat:
+    """The architecture's own JSON: `POST /predict`."""
+
+    def read(self, _: Scope, content: bytes, loaded: LoadedModel) -> tuple[Any, Tensor]:
+        """Parse the body and let the architecture read it. Raises `InvalidInput`."""
+        body = parse_json(content)
+        return body, loaded.architecture.preprocess(body, loaded.resources)
+
+    def finish(self, loaded: LoadedModel, body: Any, out: Tensor) -> object:
+        """Let the architecture answer."""
+        return answer_body(loaded, body, out)
+
+    def write(self, _: Generation, answer: Any) -> tuple[bytes, Headers]:
+        """Write the answer as JSON."""
+        return orjson.dumps(answer), ((b"content-type", b"application/json"),)
+
+    def error(self, error: WeightshiftError) -> object:
+        """Return the error body of every Weightshift service."""
+        return error_document(error)
+
+
+class ModelEndpoint:
+    """A bare ASGI application: it is the hot path."""
+
+    def __init__(self, instance: Instance, wire: WireFormat) -> None:
+        self._instance = instance
+        self._wire = wire
+        self._settings = instance.settings
+        self._retry_after = (b"retry-after", str(instance.settings.retry_after).encode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; whatever happens, exactly once."""
+        try:
+            self._instance.admission.enter()
+        except NotServing as error:
+            await self._refuse(send, 503, error, "draining")
+            return
+        try:
+            await self._serve(scope, receive, send)
+        finally:
+            self._instance.admission.leave()
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        limit, deadline = self._settings.max_body_bytes, self._settings.body_timeout
+        try:
+            content = await read_body(scope, receive, limit=limit, deadline=deadline)
+        except BodyTooLarge as error:
+            await self._refuse(send, 413, error, "too_large")
+            return
+        except TimeoutError:
+            slow = InvalidInput(f"The body did not arrive within {deadline:g} seconds.")
+            await self._refuse(send, 408, slow, "too_slow")
+            return
+        except ClientGone:
+            return
+        started = time.perf_counter()
+        try:
+            generation = self._instance.holder.acquire()
+        except NotServing as error:
+            self._instance.metrics.unready.inc()
+            await self._refuse(send, 503, error, "not_serving")
+            return
+        status, answer = await self._answer(scope, generation, content)
+        self._instance.metrics.answered(generation, status, time.perf_counter() - started)
+        if isinstance(answer, WeightshiftError):
+            extra = generation.headers if status != 503 else (*generation.headers, self._retry_after)
+            await send_json(send, status, self._wire.error(answer), extra)
+        else:
+            written, headers = self._wire.write(generation, answer)
+            await send_content(send, status, written, (*headers, *generation.headers))
+
+    async def _answer(self, scope: Scope, generation: Generation, content: bytes) -> tuple[int, object]:
+        """Return status and answer or error; the borrowed generation is given back on every path."""
+        try:
+            answer = self._submit(scope, generation, content)
+            async with asyncio.timeout(self._settings.answer_timeout):
+                return 200, await answer
+        except InvalidInput as error:
+            return 400, error
+        except QueueFull as error:
+            self._instance.metrics.rejected("queue_full")
+            return 503, error
+        except TimeoutError:
+            self._instance.metrics.rejected("too_late")
+            return 503, QueueFull("The answer took too long; send the request again.")
+        except Exception:
+            _logger.exception("a request failed")
+            return 500, WeightshiftError("The model failed; the instance's log says why.")
+
+    def _submit(self, scope: Scope, generation: Generation, content: bytes) -> asyncio.Future[object]:
+        try:
+            body, rows = self._wire.read(scope, content, generation.loaded)
+            return self._instance.executor.submit(generation, body, rows, finish=self._wire.finish)
+        except BaseException:
+            self._instance.holder.release(generation)
+            raise
+
+    async def _refuse(self, send: Send, status: int, error: WeightshiftError, reason: str) -> None:
+        self._instance.metrics.rejected(reason)
+        # A proxy that keeps the connection would send the next request here as well.
+        headers = [_CLOSE] if status != 503 else [_CLOSE, self._retry_after]
+        await send_json(send, status, self._wire.error(error), headers)
+
+
+def parse_json(content: bytes) -> object:
+    """Parse a JSON body. Raises `InvalidInput`."""
+    try:
+        return orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"The body is not JSON: {error.msg}.") from None
