@@ -3,15 +3,17 @@
 from datetime import timedelta
 
 from temporalio import activity
+from temporalio.client import WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
 
 from activities.evidence import record_evidence
 from activities.failures import application_errors
 from activities.options import ADMIT, COMPLETE, PUBLISH
 from weightshift.contracts.commands import Admittance, CompleteCommand, InstanceRef, PublishCommand
 from weightshift.contracts.identity import Cohort, Service
-from weightshift.contracts.release import Admission, Outcome
+from weightshift.contracts.release import Admission, Admitted, Outcome
 from weightshift.contracts.target import Target
-from weightshift.errors import NoCanaryCapacity
+from weightshift.errors import NoCanaryCapacity, ReleaseActive
 from weightshift.registry.base import Registry
 
 
@@ -24,22 +26,54 @@ class RegistryActivities:
 
     @activity.defn(name=ADMIT.name)
     async def admit(self, admission: Admission) -> Admittance:
-        """Take the release lock. Raises `NoCanaryCapacity` before, `ReleaseActive` while it is held."""
+        """Take the release lock, also from a release whose workflow has ended without freeing it.
+
+        Raises `NoCanaryCapacity` before, and `ReleaseActive` while a running release holds the lock.
+        """
         with application_errors():
             service = admission.request.service
             instances = await self._live_instances(service)
             for cohort in Cohort:
                 if not instances[cohort]:
                     raise NoCanaryCapacity(f"no {cohort} instance of {service} reports; start one first")
-            admitted = await self._registry.admit(admission)
+            admitted, taken_over = await self._lock(admission)
             releases = await self._registry.releases(service)
             return Admittance(
                 epoch=admitted.epoch,
                 targets=admitted.targets,
+                taken_over=taken_over,
                 first=not any(release.outcome is Outcome.PROMOTED for release in releases),
                 stable=instances[Cohort.STABLE],
                 canary=instances[Cohort.CANARY],
             )
+
+    async def _lock(self, admission: Admission) -> tuple[Admitted, str | None]:
+        try:
+            return await self._registry.admit(admission), None
+        except ReleaseActive:
+            holder = await self._ended_holder(admission.request.service)
+            if holder is None:
+                raise
+        return await self._registry.take_over(holder, admission), holder
+
+    async def _ended_holder(self, service: Service) -> str | None:
+        """Return the release that holds the lock if its workflow run is closed, or forgotten by Temporal.
+
+        The run itself is asked for: this may be a late attempt of a run that is closed by now, and must not
+        take the lock from its successor.
+        """
+        releases = await self._registry.releases(service)
+        holder = next((release for release in releases if release.outcome is None), None)
+        if holder is None:
+            return None
+        run = activity.client().get_workflow_handle(service.workflow_id, run_id=holder.run_id)
+        try:
+            description = await run.describe()
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return holder.release_id
+        return None if description.status is WorkflowExecutionStatus.RUNNING else holder.release_id
 
     async def _live_instances(self, service: Service) -> dict[Cohort, tuple[InstanceRef, ...]]:
         states = await self._registry.instances(service, lost_after=self._lost_after)

@@ -44,11 +44,6 @@ _POLL_SECONDS = 0.25
 _ANSWER_SECONDS = 30.0
 
 
-def workflow_id(service: Service) -> str:
-    """Return the id that lets only one release of a service run."""
-    return f"release:{service.environment}:{service.model}"
-
-
 class ReleaseClient:
     """Starts and steers releases; every failure is an error of `weightshift.errors`."""
 
@@ -77,7 +72,7 @@ class ReleaseClient:
             await self._client.start_workflow(
                 WORKFLOW,
                 request,
-                id=workflow_id(service),
+                id=service.workflow_id,
                 task_queue=self._task_queue,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 search_attributes=TypedSearchAttributes(
@@ -149,12 +144,15 @@ class ReleaseClient:
         """Take traffic back, and answer when the mesh shows it.
 
         The signal goes first: it is kept by Temporal and counts even when no worker can answer now, which
-        raises `TemporalUnreachable` after a while.
+        raises `TemporalUnreachable` after a while. The answer's outcome is `promoted` when the release had
+        gone through before.
         """
         await self.signal_rollback(service, rollback)
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 return await self._update(service, "rollback", rollback)
+        except (errors.UnknownService, errors.Conflict):
+            return await self.status(service)  # it ended meanwhile, one way or the other
         except TimeoutError as error:
             raise errors.TemporalUnreachable(
                 "the rollback is recorded, but no worker answers; start one, or use --break-glass"
@@ -183,7 +181,7 @@ class ReleaseClient:
         return await self._ask(service, call)
 
     def _handle(self, service: Service, result_type: type | None = None) -> WorkflowHandle[Any, Any]:
-        return self._client.get_workflow_handle(workflow_id(service), result_type=result_type)
+        return self._client.get_workflow_handle(service.workflow_id, result_type=result_type)
 
     async def _status_or_none(self, service: Service) -> ReleaseStatus | None:
         """Return the status, or None while no worker can answer (it may be restarting)."""

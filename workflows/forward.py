@@ -8,6 +8,7 @@ with workflow.unsafe.imports_passed_through():
         ADMIT,
         CHECK_CAPACITY,
         COMPLETE,
+        CUT,
         DOWNLOAD,
         PUBLISH,
         SHIFT,
@@ -45,7 +46,21 @@ async def admit(context: ReleaseContext) -> None:
     )
     context.interruptible = True
     context.tell(f"admitted with epoch {context.admitted.epoch}")
+    if context.admitted.taken_over is not None:
+        await _end_split_of(context, context.admitted.taken_over)
     context.checkpoint()
+
+
+async def _end_split_of(context: ReleaseContext, abandoned: str) -> None:
+    """Bring the traffic of a release that was terminated in its middle to stable before anything else."""
+    split = TrafficSplit.all_to(Cohort.STABLE)
+    state = await context.execute_to_the_end(
+        CUT,
+        MeshWrite(service=context.request.service, split=split, fence=context.next_fence()),
+        summary=f"end the split of release {abandoned}: stable/canary {split}",
+    )
+    context.split = state.split
+    context.tell(f"took over from release {abandoned}, which was terminated; traffic {state.split}")
 
 
 async def publish(
@@ -163,8 +178,15 @@ async def take_over(context: ReleaseContext) -> None:
 async def retain(context: ReleaseContext) -> None:
     """Keep the previous artifact warm on the canary for a while, then retire it.
 
-    The release is promoted already: when the parachute cannot be packed, the way back is a reload.
+    The release is promoted already: when the parachute cannot be packed, the way back is a reload. A plan
+    that retains nothing goes straight to retirement.
     """
+    if context.request.plan.retain:
+        await _parachute(context)
+    await _retire(context)
+
+
+async def _parachute(context: ReleaseContext) -> None:
     stable = context.admittance.targets.stable
     previous = stable.artifact_id if stable else context.request.artifact_id
     context.enter(ReleasePhase.PARACHUTE, f"warming {previous} on canary as the way back")
@@ -187,7 +209,6 @@ async def retain(context: ReleaseContext) -> None:
         timeout=context.request.plan.retain,
         summary=f"parachute: {previous} stays warm",
     )
-    await _retire(context)
 
 
 async def _retire(context: ReleaseContext) -> None:

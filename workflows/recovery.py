@@ -23,6 +23,7 @@ _RESTORE_PAUSE = timedelta(seconds=10)
 async def roll_back(context: ReleaseContext, reason: str, decided_at: datetime) -> None:
     """Bring traffic back to the healthy generation, then make sure that no late command undoes it."""
     context.interruptible = False
+    context.outcome = None  # a release that was promoted is not any more
     plan = plan_rollback(context.position)
     context.enter(ReleasePhase.ROLLING_BACK, f"rolling back: {reason}")
     if plan.cut_to is not None:

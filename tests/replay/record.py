@@ -12,7 +12,6 @@ from datetime import timedelta
 from pathlib import Path
 
 from tests.workflow.harness import FAST_PLAN, UNJUDGED_PLAN, Harness, time_skipping_server
-from weightshift.client import workflow_id
 from weightshift.contracts.release import ReleasePhase, RollbackRequest
 from weightshift.contracts.verdict import StageOutcome
 
@@ -56,7 +55,7 @@ async def cancelled(harness: Harness) -> None:
     harness.observations.blocked.add(5)
     await harness.start("v42")
     await harness.until_judging(5)
-    await harness.environment.client.get_workflow_handle(workflow_id(harness.service)).cancel()
+    await harness.environment.client.get_workflow_handle(harness.service.workflow_id).cancel()
     await harness.result()
 
 
@@ -116,7 +115,7 @@ async def record(name: str) -> None:
         environment = await exits.enter_async_context(time_skipping_server())
         harness = await exits.enter_async_context(Harness(environment).running())
         await PATHS[name](harness)
-        handle = environment.client.get_workflow_handle(workflow_id(harness.service))
+        handle = environment.client.get_workflow_handle(harness.service.workflow_id)
         history = await handle.fetch_history()
         target.write_text(history.to_json() + "\n")
 

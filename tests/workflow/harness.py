@@ -22,7 +22,7 @@ from activities.fleet import FleetActivities
 from activities.mesh import MeshActivities
 from activities.options import mesh_queue
 from activities.registry import RegistryActivities
-from weightshift.client import ReleaseClient, workflow_id
+from weightshift.client import ReleaseClient
 from weightshift.contracts.commands import Observation, Observed
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.instance import (
@@ -231,7 +231,7 @@ class Harness:
     async def result(self) -> ReleaseResult:
         """Skip time until the release has ended."""
         handle = self.environment.client.get_workflow_handle(
-            workflow_id(self.service), result_type=ReleaseResult
+            self.service.workflow_id, result_type=ReleaseResult
         )
         async with self.environment.time_skipping_unlocked():  # type: ignore[attr-defined]
             async with asyncio.timeout(60):

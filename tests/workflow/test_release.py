@@ -4,12 +4,14 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
 
-from tests.workflow.harness import UNJUDGED_PLAN, Harness
-from weightshift.client import workflow_id
+from activities.registry import RegistryActivities
+from tests.workflow.harness import LOST_AFTER, UNJUDGED_PLAN, Harness
 from weightshift.contracts.identity import Cohort
 from weightshift.contracts.plan import OnInconclusive
-from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
+from weightshift.contracts.release import Admission, Outcome, ReleasePhase, RollbackRequest
 from weightshift.contracts.verdict import StageOutcome
 from weightshift.errors import ArtifactNotReady, InvalidInput, MeshUnreachable, ReleaseActive, UnknownService
 
@@ -92,7 +94,7 @@ async def test_a_hand_typed_signal_counts(harness: Harness) -> None:
     harness.observations.blocked.add(5)
     await harness.start("v42")
     await harness.until_judging(5)
-    handle = harness.environment.client.get_workflow_handle(workflow_id(harness.service))
+    handle = harness.environment.client.get_workflow_handle(harness.service.workflow_id)
     await handle.signal("rollback", {"why": "no such field", "ticket": 7})
     assert (await harness.result()).outcome is Outcome.ROLLED_BACK
 
@@ -101,7 +103,7 @@ async def test_a_signal_without_any_payload_counts(harness: Harness) -> None:
     harness.observations.blocked.add(5)
     await harness.start("v42")
     await harness.until_judging(5)
-    await harness.environment.client.get_workflow_handle(workflow_id(harness.service)).signal("rollback")
+    await harness.environment.client.get_workflow_handle(harness.service.workflow_id).signal("rollback")
     assert (await harness.result()).outcome is Outcome.ROLLED_BACK
 
 
@@ -119,7 +121,7 @@ async def test_cancellation_means_rollback(harness: Harness) -> None:
     harness.observations.blocked.add(50)
     await harness.start("v42")
     await harness.until_judging(50)
-    await harness.environment.client.get_workflow_handle(workflow_id(harness.service)).cancel()
+    await harness.environment.client.get_workflow_handle(harness.service.workflow_id).cancel()
     assert (await harness.result()).outcome is Outcome.ROLLED_BACK
     assert harness.splits()[-1] == "100/0"
 
@@ -273,6 +275,38 @@ async def test_only_one_release_of_a_service_runs(harness: Harness) -> None:
     with pytest.raises(ReleaseActive, match="already running"):
         await harness.start("v43")
     await harness.until_judging(5)
+    await harness.client.rollback(harness.service, RollbackRequest())
+    await harness.result()
+
+
+async def test_a_terminated_release_is_taken_over(harness: Harness) -> None:
+    harness.observations.blocked.add(50)
+    await harness.start("v42")
+    await harness.until_judging(50)
+    handle = harness.environment.client.get_workflow_handle(harness.service.workflow_id)
+    await handle.terminate("against all advice")
+    assert harness.splits()[-1] == "50/50"
+    harness.observations.blocked.clear()
+    before = len(harness.splits())
+    # The activity that was left behind stops the skipping of time, so nothing may take any.
+    without_timers = UNJUDGED_PLAN.model_copy(update={"retain": timedelta()})
+    assert (await harness.release("v43", without_timers)).outcome is Outcome.PROMOTED
+    assert harness.splits()[before:][0] == "100/0", "its split is ended before anything else"
+    outcomes = [record.outcome for record in await harness.registry.releases(harness.service)]
+    assert outcomes[0] is Outcome.PROMOTED
+    assert None not in outcomes
+
+
+async def test_a_lock_is_never_taken_from_a_release_that_runs(harness: Harness) -> None:
+    harness.observations.blocked.add(5)
+    await harness.start("v42")
+    await harness.until_judging(5)
+    late = Admission(request=harness.request("v43"), run_id="a run that was closed long ago")
+    admission = RegistryActivities(registry=harness.registry, lost_after=LOST_AFTER)
+    environment = ActivityEnvironment(client=harness.environment.client)
+    with pytest.raises(ApplicationError) as refused:
+        await environment.run(admission.admit, late)
+    assert refused.value.type == "ReleaseActive"
     await harness.client.rollback(harness.service, RollbackRequest())
     await harness.result()
 

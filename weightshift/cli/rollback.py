@@ -9,7 +9,7 @@ from weightshift.cli.options import ENVIRONMENT, OPERATOR, REASON, REGISTRY, TEM
 from weightshift.cli.progress import ReleaseProgress
 from weightshift.cli.release_view import EXIT_CODES, headline
 from weightshift.contracts.identity import Cohort, Fence
-from weightshift.contracts.release import ReleaseRequest, RollbackRequest
+from weightshift.contracts.release import Outcome, ReleaseRequest, RollbackRequest
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.errors import Conflict, UnknownService
 from weightshift.way_back import EXPEDITED_PLAN, previous_artifact, require_serving
@@ -54,6 +54,8 @@ async def rollback(context: Context) -> int:
     require_serving(context.arguments.only_from, released)
     request = RollbackRequest(operator=operator_of(context), reason=_reason(context))
     found = await client.rollback(context.service, request)
+    if found.outcome is Outcome.PROMOTED:
+        return await _return_to_earlier(context, client)
     context.output.result(found, f"traffic {found.split}: {headline(found)}")
     return 0
 

@@ -27,11 +27,14 @@ class Admittance(Message):
     """The answer to an admission: the epoch, what is published, and which instances there are.
 
     `first` is True while no release of the service was ever promoted: there is no way back then.
+    `taken_over` names the release whose lock was taken because its workflow had ended without freeing it;
+    its traffic split has to be brought to an end first.
     """
 
     epoch: int
     targets: Targets
     first: bool
+    taken_over: str | None = None
     stable: tuple[InstanceRef, ...] = ()
     canary: tuple[InstanceRef, ...] = ()
 

@@ -27,6 +27,11 @@ class Service(Message):
     model: Name
     environment: Name
 
+    @property
+    def workflow_id(self) -> str:
+        """The id that lets only one release of the service run."""
+        return f"release:{self.environment}:{self.model}"
+
     def __str__(self) -> str:
         return f"{self.environment}/{self.model}"
 

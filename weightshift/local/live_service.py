@@ -11,7 +11,7 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from ulid import ULID
 
-from weightshift.client import ReleaseClient, workflow_id
+from weightshift.client import ReleaseClient
 from weightshift.contracts.plan import Plan
 from weightshift.contracts.release import ReleaseRequest, ReleaseStatus
 from weightshift.errors import LocalStackError
@@ -81,7 +81,7 @@ class LiveService:
 
     async def history(self) -> list[HistoryEvent]:
         """Return the events of the latest release."""
-        handle = self.temporal.get_workflow_handle(workflow_id(self.stack.service))
+        handle = self.temporal.get_workflow_handle(self.stack.service.workflow_id)
         return [event async for event in handle.fetch_history_events()]
 
 

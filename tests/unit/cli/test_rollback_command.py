@@ -85,6 +85,15 @@ def test_after_its_end_the_artifact_before_is_released_at_once(
     assert not request.plan.max_window
 
 
+def test_a_release_that_goes_through_at_that_moment_is_followed_by_the_one_before(
+    run: Run, releases: Any, registry: Any, make_status: Any
+) -> None:
+    finished(releases, registry, make_status)
+    releases.active = "v3"
+    assert run(*ROLLBACK).code == 0
+    assert [name for name, *_ in releases.calls] == ["rollback", "start", "wait"]
+
+
 def test_the_artifact_to_go_back_to_can_be_named(
     run: Run, releases: Any, registry: Any, make_status: Any
 ) -> None:
@@ -99,6 +108,8 @@ def test_from_acts_only_on_what_serves(
 ) -> None:
     finished(releases, registry, make_status)
     releases.active = active
+    if active:
+        releases.statuses = [make_status(outcome=Outcome.ROLLED_BACK)]
     result = run(*ROLLBACK, "--from", "v9", "--json")
     assert (result.code, releases.calls) == (4, [])
     assert json.loads(result.out)["error"]["type"] == "Conflict" if result.out else "v9" in result.err
