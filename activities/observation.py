@@ -70,7 +70,7 @@ class StageObservation:
         }
         start = self._written_at - self._reader.calibration
         counts = await self._read(start, self._written_at)
-        return self._judge.start(wealth, counts.interval(start, self._written_at).stable)
+        return self._judge.start(wealth, counts.interval(start, self._written_at))
 
     async def _advance(self, state: StageState, due: int) -> None:
         until = self._judged_until + due * self._interval

@@ -7,37 +7,49 @@ Multiparameter hypothesis testing and acceptance sampling).
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from weightshift.analysis.dispersion import Dispersion
-from weightshift.analysis.latency_edges import LatencyEdges
-from weightshift.analysis.samples import BadCounts, Interval
+from weightshift.analysis.samples import ArmCounts, BadCounts, Interval
 from weightshift.analysis.sequential import MantelHaenszel, Wealth, comparison_evidence, mean_of_evidence
 from weightshift.contracts.verdict import GateResult, GateVerdict
 
 PASS_LOG_EVIDENCE = math.log(20)
 HARM_RATIOS = (1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
 
+Health = tuple[tuple[float, ...], ...]
+"""For each null that must be refuted before a pass, ln of the evidence under each alternative."""
+
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a gate has gathered: harm over the release, everything else since the stage's start."""
+    """What a gate has gathered: harm over the release, everything else since the stage's start.
+
+    `problem` is why the latest interval could not be judged, `missing` which samples it lacked.
+    """
 
     harm: Wealth
     companion: Wealth = field(default_factory=lambda: Wealth.fresh(len(HARM_RATIOS)))
-    health: tuple[float, ...] = ()
+    health: Health = ()
     effect: MantelHaenszel = field(default_factory=MantelHaenszel)
     dispersion: Dispersion = field(default_factory=Dispersion)
     intervals: int = 0
     problem: str = ""
+    missing: str = ""
+
+    @property
+    def log_health(self) -> float:
+        """Return ln of the evidence of health: that of the weakest of its parts."""
+        return min((mean_of_evidence(part) for part in self.health), default=-math.inf)
 
     def figures(self, threshold: float) -> dict[str, float]:
         """Return the margins to both boundaries, in natural logarithms."""
         return {
             "log_harm": round(self.harm.log, 4),
             "log_harm_boundary": round(threshold, 4),
-            "log_health": round(mean_of_evidence(self.health), 4) if self.health else 0.0,
+            "log_health": round(self.log_health, 4) if self.health else 0.0,
             "log_health_boundary": round(PASS_LOG_EVIDENCE, 4),
         }
 
@@ -49,30 +61,56 @@ class GateRule(Protocol):
     def name(self) -> str:
         """The name results carry."""
 
-    def start(self, harm: Wealth | None) -> Evidence:
-        """Begin a stage, with the wealth of the earlier ones."""
+    def start(self, harm: Wealth | None, calibration: Interval, history: Sequence[Interval]) -> Evidence:
+        """Begin a stage, with the wealth of the earlier ones, and what stable did before.
 
-    def advance(self, evidence: Evidence, interval: Interval, edges: LatencyEdges | None) -> Evidence:
-        """Add one interval."""
+        `calibration` is all of it in one and decides where distributions are compared; `history` has it
+        interval by interval and shows how much instances differ. Its edges may be fewer.
+        """
+
+    def advance(self, evidence: Evidence, interval: Interval, calibration: ArmCounts) -> Evidence:
+        """Add one interval; `calibration` is everything stable did before it."""
 
     def judge(self, evidence: Evidence, threshold: float) -> GateResult:
         """Say what the evidence amounts to; `threshold` is ln of the wealth that is a breach."""
 
 
-def harm_evidence(
-    canary: BadCounts, stable: BadCounts, *, null: float, margin: float, dispersion: float
+def fresh_health(parts: int, alternatives: int) -> Health:
+    """Return no evidence of health yet."""
+    return ((0.0,) * alternatives,) * parts
+
+
+def add_health(earlier: Health, step: Sequence[Sequence[float]]) -> Health:
+    """Add an interval's evidence of health."""
+    return tuple(
+        tuple(a + b for a, b in zip(part, added, strict=True))
+        for part, added in zip(earlier, step, strict=True)
+    )
+
+
+def evidence_by_ratio(
+    canary: BadCounts,
+    stable: BadCounts,
+    *,
+    null: float,
+    margin: float,
+    factors: Sequence[float],
+    dispersion: float,
 ) -> list[float]:
-    """Return ln e that the canary is worse than `null` times stable, for each of `HARM_RATIOS`."""
+    """Return ln e against `p_canary <= null * p_stable + margin`, for each alternative `null * factor`.
+
+    With factors below 1 it is evidence against the reverse: that the canary is at least that bad.
+    """
     return [
         comparison_evidence(
             canary,
             stable,
             null_ratio=null,
             margin=margin,
-            alternative_ratio=null * ratio,
+            alternative_ratio=null * factor,
             dispersion=dispersion,
         )
-        for ratio in HARM_RATIOS
+        for factor in factors
     ]
 
 
@@ -82,9 +120,11 @@ def result(
     """Turn evidence into a result; a `detail` given with no breach keeps the gate from passing."""
     if breached:
         verdict = GateVerdict.BREACH
+    elif evidence.missing:
+        verdict, detail = GateVerdict.NO_DATA, evidence.missing
     elif evidence.problem:
         verdict, detail = GateVerdict.ERROR, evidence.problem
-    elif evidence.health and mean_of_evidence(evidence.health) >= PASS_LOG_EVIDENCE and not detail:
+    elif evidence.log_health >= PASS_LOG_EVIDENCE and not detail:
         verdict = GateVerdict.HEALTHY
     else:
         verdict = GateVerdict.INSUFFICIENT

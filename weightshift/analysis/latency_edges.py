@@ -31,10 +31,10 @@ def choose_edges(
 
     None while stable has too few requests, or when no edge has 0.3 to 5 times that tail.
     """
-    if stable.requests < MINIMUM_REQUESTS:
+    if stable.requests < MINIMUM_REQUESTS or len(stable.totals_slower) != len(edges):
         return None
     tail = 1 - quantile
-    fractions = [stable.slower_than(i).total_bad / stable.requests for i in range(len(edges))]
+    fractions = [slower / stable.requests for slower in stable.totals_slower]
     usable = [i for i, f in enumerate(fractions) if _SMALLEST_TAIL * tail <= f <= _LARGEST_TAIL * tail]
     if not usable:
         return None

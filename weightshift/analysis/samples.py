@@ -2,18 +2,34 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class EventCounts:
+    """Events of one kind of an instance in one interval: how many in all, and how many of them bad."""
+
+    total: int
+    bad: int
 
 
 @dataclass(frozen=True)
 class InstanceCounts:
     """One instance in one interval.
 
-    `slower[i]` counts the requests that took longer than the i-th latency edge of the interval.
+    `slower[i]` counts the requests that took longer than the i-th latency edge of the interval, and
+    `scores_above[i]` the `scored` outputs above its i-th score edge. `memory` is the largest fraction of
+    the device's memory in use, None where nothing was measured. `business` is counted per gate name.
     """
 
     requests: int
     errors: int
     slower: tuple[int, ...]
+    rejected: int = 0
+    scored: int = 0
+    scores_above: tuple[int, ...] = ()
+    memory: float | None = None
+    business: Mapping[str, EventCounts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -23,15 +39,19 @@ class BadCounts:
     requests: tuple[int, ...]
     bad: tuple[int, ...]
 
-    @property
+    @cached_property
     def total_requests(self) -> int:
         """Requests of the whole arm."""
         return sum(self.requests)
 
-    @property
+    @cached_property
     def total_bad(self) -> int:
         """Bad events of the whole arm."""
         return sum(self.bad)
+
+    def complement(self) -> "BadCounts":
+        """Return the same requests with good and bad exchanged."""
+        return BadCounts(self.requests, tuple(n - b for n, b in zip(self.requests, self.bad, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -41,7 +61,7 @@ class ArmCounts:
     instances: Mapping[str, InstanceCounts] = field(default_factory=dict)
     fresh: bool = False
 
-    @property
+    @cached_property
     def requests(self) -> int:
         """Requests of the whole arm."""
         return sum(counts.requests for counts in self.instances.values())
@@ -54,17 +74,48 @@ class ArmCounts:
         """Count requests slower than the edge with this index as bad."""
         return self._bad(tuple(counts.slower[edge] for counts in self.instances.values()))
 
+    def rejections(self) -> BadCounts:
+        """Count requests that were refused before a model saw them as bad."""
+        offered = tuple(counts.requests + counts.rejected for counts in self.instances.values())
+        return BadCounts(offered, tuple(counts.rejected for counts in self.instances.values()))
+
+    def scores_above(self, edge: int) -> BadCounts:
+        """Count outputs above the score edge with this index as bad."""
+        scoring = [counts for counts in self.instances.values() if counts.scores_above]
+        return _bounded(
+            tuple(counts.scored for counts in scoring), tuple(counts.scores_above[edge] for counts in scoring)
+        )
+
+    @cached_property
+    def totals_slower(self) -> tuple[int, ...]:
+        """Requests of the whole arm that took longer than each latency edge."""
+        return _sums([counts.slower for counts in self.instances.values()])
+
+    @cached_property
+    def totals_above(self) -> tuple[int, ...]:
+        """Outputs of the whole arm above each score edge."""
+        return _sums([counts.scores_above for counts in self.instances.values()])
+
+    def business(self, gate: str) -> BadCounts | None:
+        """Count the events of a business gate; None when no instance has a series for it."""
+        events = [counts.business[gate] for counts in self.instances.values() if gate in counts.business]
+        if not events:
+            return None
+        return _bounded(tuple(one.total for one in events), tuple(one.bad for one in events))
+
     def _bad(self, bad: tuple[int, ...]) -> BadCounts:
-        requests = tuple(counts.requests for counts in self.instances.values())
-        # A request is counted by two series that are read a moment apart: never more bad than all.
-        return BadCounts(requests, tuple(min(b, n) for b, n in zip(bad, requests, strict=True)))
+        return _bounded(self._requests_by_instance, bad)
+
+    @cached_property
+    def _requests_by_instance(self) -> tuple[int, ...]:
+        return tuple(counts.requests for counts in self.instances.values())
 
     def plus(self, other: "ArmCounts") -> "ArmCounts":
         """Add a later interval of the same arm, instance by instance.
 
         When its latency edges are others than before, the earlier counts are of no use and dropped.
         """
-        if self._edge_counts() != other._edge_counts() and other.instances:
+        if self._shapes() != other._shapes() and other.instances:
             return other
         names = {*self.instances, *other.instances}
         return ArmCounts(
@@ -72,17 +123,30 @@ class ArmCounts:
             fresh=self.fresh or other.fresh,
         )
 
-    def _edge_counts(self) -> set[int]:
-        return {len(counts.slower) for counts in self.instances.values()}
+    def _shapes(self) -> set[tuple[int, int]]:
+        return {(len(counts.slower), len(counts.scores_above)) for counts in self.instances.values()}
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Both arms over the same stretch of time; `edges` are latency limits in seconds, rising."""
+    """Both arms over the same stretch of time.
+
+    `edges` are latency limits in seconds and `score_edges` limits of the model's scores, both rising.
+    """
 
     canary: ArmCounts
     stable: ArmCounts
     edges: tuple[float, ...]
+    score_edges: tuple[float, ...] = ()
+
+
+def _bounded(requests: tuple[int, ...], bad: tuple[int, ...]) -> BadCounts:
+    # A request is counted by two series that are read a moment apart: never more bad than all.
+    return BadCounts(requests, tuple(min(b, n) for b, n in zip(bad, requests, strict=True)))
+
+
+def _sums(columns: list[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(map(sum, zip(*(column for column in columns if column), strict=True)))
 
 
 def _add(first: InstanceCounts | None, second: InstanceCounts | None) -> InstanceCounts:
@@ -92,4 +156,7 @@ def _add(first: InstanceCounts | None, second: InstanceCounts | None) -> Instanc
         requests=first.requests + second.requests,
         errors=first.errors + second.errors,
         slower=tuple(a + b for a, b in zip(first.slower, second.slower, strict=True)),
+        rejected=first.rejected + second.rejected,
+        scored=first.scored + second.scored,
+        scores_above=tuple(a + b for a, b in zip(first.scores_above, second.scores_above, strict=True)),
     )

@@ -12,6 +12,7 @@ applications (averaging).
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from weightshift.analysis.samples import BadCounts
 
@@ -37,10 +38,17 @@ def comparison_evidence(
     n_canary, n_stable = canary.total_requests, stable.total_requests
     if n_canary == 0 or n_stable == 0:
         return 0.0
-    v = (n_canary * null_ratio + n_stable) / (n_canary * alternative_ratio + n_stable)
-    u = alternative_ratio / null_ratio * v
-    log_evidence = canary.total_bad * math.log(u) + stable.total_bad * math.log(v)
+    u, log_u, log_v = _stakes(n_canary, n_stable, null_ratio, alternative_ratio)
+    log_evidence = canary.total_bad * log_u + stable.total_bad * log_v
     return (log_evidence - n_canary * margin * (u - 1)) / dispersion
+
+
+@lru_cache(maxsize=256)
+def _stakes(n_canary: int, n_stable: int, null: float, alternative: float) -> tuple[float, float, float]:
+    """Return what a bad event of either arm is worth; the same for every gate of an interval."""
+    v = (n_canary * null + n_stable) / (n_canary * alternative + n_stable)
+    u = alternative / null * v
+    return u, math.log(u), math.log(v)
 
 
 def absolute_evidence(arm: BadCounts, *, null: float, alternative: float, dispersion: float) -> float:

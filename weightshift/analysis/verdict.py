@@ -8,27 +8,35 @@
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from weightshift.analysis.evidence import Evidence, GateRule
-from weightshift.analysis.gates import Absolute, ErrorRatio, Hard, LatencyRatio
-from weightshift.analysis.latency_edges import LatencyEdges, choose_edges
+from weightshift.analysis.gates import Hard
+from weightshift.analysis.plausibility import Plausibility
+from weightshift.analysis.rules import rule_of
 from weightshift.analysis.samples import ArmCounts, Interval
 from weightshift.analysis.sequential import Wealth
-from weightshift.contracts.plan import Gate, Metric, ResolvedStage
+from weightshift.contracts.plan import Gate, ResolvedStage
 from weightshift.contracts.verdict import GateResult, GateVerdict, StageOutcome, StageVerdict
 
 ALPHA = 0.005
 """Bound on false rollbacks of a whole release; the other half of 1 % is kept for model error."""
 
+LEAST_CONTROL_SHARE = 0.01
+"""At full weight, the share of requests that stable must get for comparisons to apply."""
+
 
 @dataclass(frozen=True)
 class StageState:
-    """Everything gathered since the stage's start; `calibration` is what stable did until now."""
+    """Everything gathered since the stage's start; `calibration` is what stable did until now.
+
+    `silent_intervals` counts the latest intervals, without a gap, in which an arm was not scraped.
+    """
 
     evidence: Mapping[str, Evidence]
     calibration: ArmCounts
+    plausibility: Plausibility = field(default_factory=Plausibility)
     intervals: int = 0
     silent_intervals: int = 0
     canary_requests: int = 0
@@ -41,7 +49,7 @@ class StageJudge:
     def __init__(self, stage: ResolvedStage) -> None:
         self._stage = stage
         self._declared: dict[str, tuple[Gate, GateRule]] = {
-            gate.name: (gate, _rule(gate, stage.weight)) for gate in stage.gates
+            gate.name: (gate, rule_of(gate, stage.weight)) for gate in stage.gates
         }
         self._hard = Hard()
 
@@ -50,24 +58,26 @@ class StageJudge:
         """Return ln of the wealth at which a gate is breached: alpha shared by all gates."""
         return math.log((len(self._declared) + 1) / ALPHA)
 
-    def start(self, wealth: Mapping[str, Wealth], calibration: ArmCounts) -> StageState:
-        """Begin the stage with the wealth the release has gathered so far."""
-        evidence = {name: rule.start(wealth.get(name)) for name, (_, rule) in self._declared.items()}
-        evidence[self._hard.name] = self._hard.start(wealth.get(self._hard.name))
-        return StageState(evidence=evidence, calibration=calibration)
+    def start(
+        self, wealth: Mapping[str, Wealth], calibration: Interval, history: Sequence[Interval] = ()
+    ) -> StageState:
+        """Begin the stage with the wealth the release has gathered so far, and what stable did before."""
+        rules = [*(rule for _, rule in self._declared.values()), self._hard]
+        evidence = {rule.name: rule.start(wealth.get(rule.name), calibration, history) for rule in rules}
+        return StageState(evidence=evidence, calibration=calibration.stable)
 
     def advance(self, state: StageState, interval: Interval) -> StageState:
         """Add one interval; one in which an arm was not scraped adds nothing but the fact."""
         if not interval.canary.fresh or (self._stage.weight < 100 and not interval.stable.fresh):
             return replace(state, silent_intervals=state.silent_intervals + 1)
-        evidence = dict(state.evidence)
-        for name, (gate, rule) in self._declared.items():
-            edges = self._edges(gate, state, interval)
-            evidence[name] = rule.advance(evidence[name], interval, edges)
-        evidence[self._hard.name] = self._hard.advance(evidence[self._hard.name], interval, None)
+        rules = [*(rule for _, rule in self._declared.values()), self._hard]
         return StageState(
-            evidence=evidence,
+            evidence={
+                rule.name: rule.advance(state.evidence[rule.name], interval, state.calibration)
+                for rule in rules
+            },
             calibration=state.calibration.plus(interval.stable),
+            plausibility=state.plausibility.after(interval, self._stage.weight),
             intervals=state.intervals + 1,
             canary_requests=state.canary_requests + interval.canary.requests,
             stable_requests=state.stable_requests + interval.stable.requests,
@@ -75,7 +85,7 @@ class StageJudge:
 
     def verdict(self, state: StageState) -> StageVerdict:
         """Combine the gates by the rule table of this module."""
-        results = tuple(self._judge(name, rule, state) for name, (_, rule) in self._declared.items())
+        results = tuple(self._judge(gate, rule, state) for gate, rule in self._declared.values())
         hard = self._hard.judge(state.evidence[self._hard.name], self.threshold)
         outcome, reason = _combine(results, hard, state, self._stage.min_samples)
         return StageVerdict(
@@ -87,30 +97,32 @@ class StageJudge:
             stable_requests=state.stable_requests,
         )
 
-    def _judge(self, name: str, rule: GateRule, state: StageState) -> GateResult:
-        result = rule.judge(state.evidence[name], self.threshold)
-        if result.verdict is GateVerdict.BREACH:
-            return result
+    def _judge(self, gate: Gate, rule: GateRule, state: StageState) -> GateResult:
+        """Judge a gate by its evidence, unless the samples themselves forbid a conclusion.
+
+        A comparison on series that look like one is not even a breach: it says nothing of the canary.
+        """
+        judged = rule.judge(state.evidence[gate.name], self.threshold)
+        if not gate.is_absolute and (problem := state.plausibility.problem_of_comparisons()):
+            return _instead(judged, GateVerdict.ERROR, problem)
+        if judged.verdict is GateVerdict.BREACH:
+            return judged
         if state.silent_intervals or state.intervals == 0:
-            return result.model_copy(
-                update={"verdict": GateVerdict.NO_DATA, "detail": "no fresh samples of this revision"}
-            )
-        if self._stage.weight == 100 and not self._declared[name][0].is_absolute:
-            return result.model_copy(
-                update={"verdict": GateVerdict.NOT_APPLICABLE, "detail": "stable has no traffic"}
-            )
-        return result
+            return _instead(judged, GateVerdict.NO_DATA, "no fresh samples of this revision")
+        if not gate.is_absolute and not self._has_control(state):
+            return _instead(judged, GateVerdict.NOT_APPLICABLE, "stable has no traffic")
+        if problem := state.plausibility.problem(self._stage.weight):
+            return _instead(judged, GateVerdict.ERROR, problem)
+        return judged
 
-    def _edges(self, gate: Gate, state: StageState, interval: Interval) -> LatencyEdges | None:
-        if gate.metric is not Metric.LATENCY or gate.ratio is None:
-            return None
-        return choose_edges(state.calibration, interval.edges, quantile=gate.quantile, ratio=gate.ratio)
+    def _has_control(self, state: StageState) -> bool:
+        """Whether there is an arm to compare with; a few stragglers on stable are none."""
+        requests = state.canary_requests + state.stable_requests
+        return self._stage.weight < 100 or state.stable_requests > LEAST_CONTROL_SHARE * requests
 
 
-def _rule(gate: Gate, weight: int) -> GateRule:
-    if gate.is_absolute:
-        return Absolute(gate)
-    return ErrorRatio(gate, weight) if gate.metric is Metric.ERROR_RATE else LatencyRatio(gate, weight)
+def _instead(judged: GateResult, verdict: GateVerdict, detail: str) -> GateResult:
+    return judged.model_copy(update={"verdict": verdict, "detail": detail})
 
 
 def _combine(

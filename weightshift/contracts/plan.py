@@ -1,12 +1,13 @@
 """The release plan: stages, windows and gates, as people write them."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
 from typing import Self
 
 from pydantic import Field, model_validator
 
-from weightshift.contracts.base import Document, Duration
+from weightshift.contracts.base import Document, Duration, Name
 
 MAX_STAGES = 20
 
@@ -16,6 +17,10 @@ class Metric(StrEnum):
 
     ERROR_RATE = "error_rate"
     LATENCY = "latency"
+    REJECT_RATE = "reject_rate"
+    SCORE_DRIFT = "score_drift"
+    DEVICE_MEMORY = "device_memory"
+    BUSINESS = "business"
 
 
 class OnInconclusive(StrEnum):
@@ -31,12 +36,21 @@ class Promotion(StrEnum):
     IDLE_SWAP = "idle-swap"
 
 
+_MAXIMUM_ONLY = (Metric.SCORE_DRIFT, Metric.DEVICE_MEMORY)
+_REVISION = "$revision"
+
+
 class Gate(Document):
     """One condition the canary must meet.
 
-    Absolute with `maximum`: for `error_rate` a fraction of requests, for `latency` the seconds that
-    the `quantile` may not exceed. Comparative with `ratio`: the canary may not be worse than stable
-    by more than this factor. `margin` is an additional fraction of requests that is forgiven.
+    Absolute with `maximum`: for rates a fraction of requests, for `latency` the seconds that the
+    `quantile` may not exceed, for `device_memory` a fraction of the device's memory. Comparative with
+    `ratio`: the canary may not be worse than stable by more than this factor; `margin` is an additional
+    fraction of requests that is forgiven. `score_drift` compares the scores' distributions, and its
+    `maximum` is the distance that is tolerated.
+
+    `business` counts what the caller's own counters say: `bad` and `total` are PromQL selectors of raw
+    counters in which `$model`, `$environment`, `$cohort` and `$revision` stand for what is measured.
     """
 
     metric: Metric
@@ -44,24 +58,39 @@ class Gate(Document):
     ratio: float | None = Field(default=None, ge=1.0, le=10.0)
     margin: float = Field(default=0.0005, ge=0, lt=0.5)
     quantile: float = Field(default=0.99, gt=0, lt=1)
+    label: Name | None = None
+    bad: str = Field(default="", max_length=1_000)
+    total: str = Field(default="", max_length=1_000)
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Self:
+    def _consistent(self) -> Self:
         if (self.maximum is None) == (self.ratio is None):
             raise ValueError("a gate needs exactly one of `maximum` (absolute) and `ratio`")
-        if self.metric is Metric.ERROR_RATE and self.maximum is not None and self.maximum >= 1:
-            raise ValueError("`maximum` of error_rate is a fraction below 1")
+        if self.metric in _MAXIMUM_ONLY and self.maximum is None:
+            raise ValueError(f"{self.metric} is limited by `maximum`, not by `ratio`")
+        if self.metric is not Metric.LATENCY and self.maximum is not None and self.maximum >= 1:
+            raise ValueError(f"`maximum` of {self.metric} is a fraction below 1")
+        selectors = (self.bad, self.total)
+        if self.metric is Metric.BUSINESS:
+            if self.label is None or not all(_REVISION in selector for selector in selectors):
+                raise ValueError(f"business needs `label`, and `bad` and `total` that select {_REVISION}")
+        elif self.label or any(selectors):
+            raise ValueError(f"`label`, `bad` and `total` are for business, not for {self.metric}")
         return self
 
     @property
     def is_absolute(self) -> bool:
         """Whether the gate compares with a fixed limit instead of with stable."""
-        return self.maximum is not None
+        return self.maximum is not None and self.metric is not Metric.SCORE_DRIFT
 
     @property
     def name(self) -> str:
         """A readable name, unique for distinct gates."""
-        subject = self.metric if self.metric is Metric.ERROR_RATE else f"p{self.quantile * 100:g}"
+        subject: str = self.metric
+        if self.metric is Metric.LATENCY:
+            subject = f"p{self.quantile * 100:g}"
+        elif self.label is not None:
+            subject = f"{self.metric} {self.label}"
         return f"{subject} <= {self.maximum:g}" if self.maximum else f"{subject} ratio {self.ratio:g}"
 
 
@@ -92,8 +121,22 @@ DEFAULT_GATES = (
 )
 
 
+PRESETS: Mapping[str, Mapping[str, object]] = {
+    "fast": {"stages": [25, 100], "window": "3m", "max_window": "20m", "retain": "10m"},
+    "standard": {},
+    "careful": {
+        "stages": [1, 5, 10, 25, 50, 100],
+        "window": "30m",
+        "max_window": "6h",
+        "min_samples": 1_000,
+        "retain": "6h",
+    },
+}
+"""Starting points a plan may name with `preset`; what it states itself wins. `standard` is the default."""
+
+
 class Plan(Document):
-    """How a release moves. Weights must rise and end at 100."""
+    """How a release moves. Weights must rise and end at 100. `preset` names what to start from."""
 
     stages: tuple[Stage, ...] = Field(
         default=(Stage(weight=5), Stage(weight=25), Stage(weight=50), Stage(weight=100)),
@@ -112,8 +155,10 @@ class Plan(Document):
 
     @model_validator(mode="before")
     @classmethod
-    def _bare_weights(cls, value: object) -> object:
-        """Accept `stages: [5, 25, 50, 100]` as well as objects."""
+    def _shorthands(cls, value: object) -> object:
+        """Resolve `preset`, and accept `stages: [5, 25, 50, 100]` as well as objects."""
+        if isinstance(value, dict) and "preset" in value:
+            value = _from_preset(value)
         if isinstance(value, dict) and isinstance(value.get("stages"), list | tuple):
             stages = [{"weight": item} if isinstance(item, int) else item for item in value["stages"]]
             return {**value, "stages": stages}
@@ -129,6 +174,14 @@ class Plan(Document):
     def resolved_stages(self) -> tuple[ResolvedStage, ...]:
         """Return every stage with the plan's defaults filled in."""
         return tuple(_resolve(self, stage) for stage in self.stages)
+
+
+def _from_preset(document: dict[str, object]) -> dict[str, object]:
+    stated = {name: value for name, value in document.items() if name != "preset"}
+    preset = document["preset"]
+    if not isinstance(preset, str) or preset not in PRESETS:
+        raise ValueError(f"preset: one of {', '.join(PRESETS)}")
+    return {**PRESETS[preset], **stated}
 
 
 def _resolve(plan: Plan, stage: Stage) -> ResolvedStage:
@@ -156,8 +209,9 @@ def _problems(plan: Plan) -> list[str]:
     if plan.max_window < plan.window:
         found.append("max_window: shorter than window")
     for number, stage in enumerate(plan.resolved_stages(), start=1):
-        if not any(gate.is_absolute for gate in stage.gates):
-            found.append(f"stage {number}: needs at least one absolute gate (`maximum`)")
+        absolute = [gate for gate in stage.gates if gate.is_absolute]
+        if all(gate.metric is Metric.DEVICE_MEMORY for gate in absolute):
+            found.append(f"stage {number}: needs at least one absolute gate on requests (`maximum`)")
         names = [gate.name for gate in stage.gates]
         if len(set(names)) != len(names):
             found.append(f"stage {number}: a gate is declared twice")

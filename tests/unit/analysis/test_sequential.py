@@ -5,7 +5,6 @@ from itertools import product
 
 import pytest
 
-from weightshift.analysis.dispersion import ArmDispersion
 from weightshift.analysis.evidence import HARM_RATIOS
 from weightshift.analysis.gates import HARD_ALTERNATIVES, HEALTH_FACTORS
 from weightshift.analysis.samples import BadCounts
@@ -139,22 +138,6 @@ def test_health_needs_positive_evidence(ratio: float, dispersion: float, interva
     assert number == interval
     if (ratio, dispersion) == (2.0, 1.0):
         assert mean_of_evidence(total) == pytest.approx(3.003835, abs=1e-6)
-
-
-def test_dispersion_of_equal_instances_falls_to_one() -> None:
-    arm = ArmDispersion()
-    assert arm.value(3) == 5.0
-    for _ in range(50):
-        arm = arm.after(BadCounts((100, 100, 100), (3, 3, 3)))
-    assert arm.value(3) == 1.0
-
-
-def test_dispersion_never_buys_more_tolerance_than_the_prior() -> None:
-    arm = ArmDispersion()
-    for _ in range(50):
-        arm = arm.after(BadCounts((100, 100, 100), (90, 0, 0)))
-    assert arm.value(3) == 5.0
-    assert arm.value(2) == 9.0
 
 
 def test_nothing_is_learned_from_an_arm_without_requests() -> None:

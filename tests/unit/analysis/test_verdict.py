@@ -44,9 +44,9 @@ def judge(
     intervals: list[Interval], *, weight: int = 25, gates: tuple[Gate, ...] | None = None
 ) -> tuple[StageJudge, StageState]:
     one = StageJudge(stage(weight, gates) if gates else stage(weight))
-    state = one.start({}, arm(4_000, seed=99))
-    for interval in intervals:
-        state = one.advance(state, interval)
+    state = one.start({}, interval(ArmCounts(), arm(4_000, seed=99)))
+    for observed in intervals:
+        state = one.advance(state, observed)
     return one, state
 
 
@@ -105,6 +105,12 @@ def test_no_samples_is_no_data_and_never_passes() -> None:
     assert {g.verdict for g in verdict.gates[:-1]} == {GateVerdict.NO_DATA}
 
 
+def test_judging_goes_on_when_samples_return() -> None:
+    silent = interval(ArmCounts(), arm(2_400, 24))
+    one, state = judge([healthy(0), silent] + [healthy(i) for i in range(1, 60)])
+    assert one.verdict(state).outcome is StageOutcome.HEALTHY
+
+
 def test_nothing_measured_at_all_never_passes() -> None:
     assert outcome([]) is StageOutcome.INCONCLUSIVE
 
@@ -139,14 +145,16 @@ def test_comparisons_alone_never_pass_at_full_weight() -> None:
 def test_harm_is_carried_over_stages_and_health_is_not() -> None:
     bad = [interval(arm(800, 24, seed=i), arm(2_400, 24, seed=i + 50)) for i in range(8)]
     one, first = judge(bad)
-    second = one.start({name: e.harm for name, e in first.evidence.items()}, first.calibration)
+    second = one.start(
+        {name: e.harm for name, e in first.evidence.items()}, interval(ArmCounts(), first.calibration)
+    )
     assert second.evidence[ERROR_RATIO.name].harm == first.evidence[ERROR_RATIO.name].harm
-    assert set(second.evidence[ERROR_RATIO.name].health) == {0.0}
+    assert second.evidence[ERROR_RATIO.name].log_health == 0.0
 
 
 def test_latency_without_a_known_tail_is_an_error_not_a_pass() -> None:
     one = StageJudge(stage())
-    state = one.start({}, ArmCounts())
+    state = one.start({}, interval(ArmCounts(), ArmCounts()))
     state = one.advance(state, healthy(0))
     verdict = one.verdict(state)
     assert next(g for g in verdict.gates if g.gate == LATENCY_RATIO.name).verdict is GateVerdict.ERROR

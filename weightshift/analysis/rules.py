@@ -1,0 +1,33 @@
+"""Which rule judges a gate."""
+
+from weightshift.analysis.drift_gate import ScoreDrift
+from weightshift.analysis.evidence import GateRule
+from weightshift.analysis.gates import Absolute, BadEventRatio
+from weightshift.analysis.latency_gate import LatencyRatio
+from weightshift.analysis.samples import Interval
+from weightshift.analysis.watermark_gate import MemoryWatermark
+from weightshift.contracts.plan import Gate, Metric
+
+
+def rule_of(gate: Gate, weight: int) -> GateRule:
+    """Return the rule for a gate at a stage's canary weight in percent."""
+    if gate.metric is Metric.SCORE_DRIFT:
+        return ScoreDrift(gate)
+    if gate.metric is Metric.DEVICE_MEMORY:
+        return MemoryWatermark(gate)
+    if gate.maximum is not None:
+        return Absolute(gate)
+    return LatencyRatio(gate) if gate.metric is Metric.LATENCY else BadEventRatio(gate, weight)
+
+
+def history_edges(gates: tuple[Gate, ...], calibration: Interval) -> tuple[float, ...]:
+    """Return the latency edges in seconds whose counts over stable's last hour the gates want."""
+    wanted = set()
+    for gate in gates:
+        if gate.metric is not Metric.LATENCY:
+            continue
+        if gate.maximum is None:
+            wanted.add(LatencyRatio(gate).middle_edge(calibration))
+        else:
+            wanted.add(next((edge for edge in calibration.edges if edge >= gate.maximum), None))
+    return tuple(sorted(edge for edge in wanted if edge is not None))
