@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from weightshift.cli.output import Output
 from weightshift.contracts.identity import Service
+from weightshift.errors import InvalidInput
 from weightshift.settings import (
     MeshSettings,
     RegistrySettings,
@@ -37,6 +38,19 @@ class Connections:
         return RegistryClient(
             url=settings.url, token=settings.token.get_secret_value(), timeout=settings.timeout
         )
+
+    def registry_dsn(self) -> str:
+        """Return the database's connection string. Raises `InvalidInput` when it is not set."""
+        dsn = RegistrySettings().dsn.get_secret_value()
+        if not dsn:
+            raise InvalidInput("WEIGHTSHIFT_REGISTRY_DSN is not set; put the connection string there.")
+        return dsn
+
+    def registry_owner_dsn(self) -> str:
+        """Return the owner's connection string. Raises `InvalidInput` when it is not set."""
+        from weightshift.registry.settings import MigrationSettings  # noqa: PLC0415
+
+        return MigrationSettings().required_owner_dsn()
 
     async def releases(self, arguments: argparse.Namespace) -> "ReleaseClient":
         """Connect to Temporal. Raises `TemporalUnreachable`."""

@@ -72,6 +72,12 @@ class AuditFilters(Document):
     after: int = Field(default=0, ge=0)
     limit: int = Field(default=500, ge=1, le=1_000)
 
+    @classmethod
+    def of(cls, query: AuditQuery) -> "AuditFilters":
+        """Return the filters of a query; the path says the rest."""
+        fields = query.model_dump(exclude={"environment", "model", "release_id"})
+        return cls(release=query.release_id, **fields)
+
     def query(self, environment: str, model: str | None) -> AuditQuery:
         """Return the query of one chain, for one model or all."""
         return AuditQuery(

@@ -96,6 +96,31 @@ def broken_rows(rows: Iterable[AuditRow]) -> tuple[int, ...]:
     return tuple(broken)
 
 
+class ChainBreak(Message):
+    """The first row at which a chain is not what it was when its rows were written."""
+
+    sequence: int
+    problem: str
+
+
+def first_break(rows: Iterable[AuditRow], *, after: AuditHead) -> ChainBreak | None:
+    """Return the first row that does not continue the chain from `after`, or was altered itself.
+
+    `rows` are all of one environment's from there on, oldest first, without gaps.
+    """
+    sequence, previous_hash = after.sequence, after.hash
+    for row in rows:
+        sequence += 1
+        if row.sequence != sequence:
+            return ChainBreak(sequence=sequence, problem=f"it is missing; row {row.sequence} follows")
+        if row.previous_hash != previous_hash:
+            return ChainBreak(sequence=sequence, problem="it does not continue the row before it")
+        if row_hash(row) != row.hash:
+            return ChainBreak(sequence=sequence, problem="it was changed after it was written")
+        previous_hash = row.hash
+    return None
+
+
 def selects(query: AuditQuery, row: AuditRow) -> bool:
     """Whether a row of the query's environment is one of those it asks for; pages are not considered."""
     return (

@@ -9,14 +9,24 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from weightshift import errors
-from weightshift.contracts.approval import RejectedArtifact
-from weightshift.contracts.evidence import AuditRow
+from weightshift.contracts.approval import Approval, ApprovalRequest, RejectedArtifact
+from weightshift.contracts.evidence import AuditHead, AuditQuery, AuditRow
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.instance import InstanceReport, InstanceState
 from weightshift.contracts.manifest import ArtifactRecord
 from weightshift.contracts.release import ReleaseRecord
 from weightshift.contracts.target import Target, Targets
+from weightshift.contracts.wave import WaveGrant
 from weightshift.errors import RegistryUnreachable, WeightshiftError
+from weightshift.registry.answers import (
+    ArtifactList,
+    AuditFilters,
+    AuditRows,
+    GrantList,
+    InstanceList,
+    ReleaseList,
+)
+from weightshift.registry.pages import read_all
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -95,7 +105,7 @@ class RegistryClient:
 
     async def instances(self, service: Service) -> tuple[InstanceState, ...]:
         """Read a service's instances."""
-        return _parse_list(InstanceState, await self._get(f"/v1/instances/{service}"), "instances")
+        return _parse(InstanceList, await self._get(f"/v1/instances/{service}")).instances
 
     async def register_artifact(self, record: ArtifactRecord) -> ArtifactRecord:
         """Register an artifact as pending; a repeat is a no-op. Raises `ArtifactConflict`."""
@@ -122,17 +132,41 @@ class RegistryClient:
 
     async def artifacts(self, model: str) -> tuple[ArtifactRecord, ...]:
         """Read a model's artifacts, newest first."""
-        return _parse_list(ArtifactRecord, await self._get(f"/v1/artifacts/{model}"), "artifacts")
+        return _parse(ArtifactList, await self._get(f"/v1/artifacts/{model}")).artifacts
 
     async def releases(self, service: Service) -> tuple[ReleaseRecord, ...]:
         """Read a service's releases, newest first."""
-        return _parse_list(ReleaseRecord, await self._get(f"/v1/releases/{service}"), "releases")
+        return _parse(ReleaseList, await self._get(f"/v1/releases/{service}")).releases
+
+    async def wave_grants(self, service: Service) -> tuple[WaveGrant, ...]:
+        """Read a service's wave grants that are in force."""
+        return _parse(GrantList, await self._get(f"/v1/grants/{service}")).grants
+
+    async def approve_release(self, request: ApprovalRequest) -> Approval:
+        """Approve a release under the token's name; a repeat of the operation id is a no-op."""
+        content = request.model_dump(mode="json", exclude={"service"})
+        path = f"/v1/approvals/{request.service}"
+        return _parse(Approval, _checked(await self._request("POST", path, json=content)))
+
+    async def approval(self, service: Service, approval_id: str) -> Approval:
+        """Read one approval of a service's releases. Raises `UnknownApproval`."""
+        return _parse(Approval, await self._get(f"/v1/approvals/{service}/{approval_id}"))
 
     async def audit(self, service: Service, release_id: str | None = None) -> tuple[AuditRow, ...]:
-        """Read a service's audit rows, oldest first."""
-        params = {} if release_id is None else {"release": release_id}
-        response = _checked(await self._request("GET", f"/v1/audit/{service}", params=params))
-        return _parse_list(AuditRow, response, "rows")
+        """Read all of a service's audit rows, oldest first."""
+        query = AuditQuery(environment=service.environment, model=service.model, release_id=release_id)
+        return await read_all(self.audit_page, query)
+
+    async def audit_page(self, query: AuditQuery) -> tuple[AuditRow, ...]:
+        """Read the first rows that a query selects, oldest first; for all models where it names none."""
+        whole, service = f"/v1/chains/{query.environment}", f"/v1/audit/{query.environment}/{query.model}"
+        path = whole if query.model is None else service
+        params = AuditFilters.of(query).model_dump(mode="json", exclude_none=True)
+        return _parse(AuditRows, _checked(await self._request("GET", path, params=params))).rows
+
+    async def audit_head(self, environment: str) -> AuditHead:
+        """Read the place and the hash of a chain's newest row."""
+        return _parse(AuditHead, await self._get(f"/v1/chains/{environment}/head"))
 
     async def _get(self, path: str) -> httpx.Response:
         return _checked(await self._request("GET", path))
@@ -171,11 +205,4 @@ def _parse(model: type[_Model], response: httpx.Response) -> _Model:
     try:
         return model.model_validate_json(response.content)
     except ValidationError as error:
-        raise RegistryUnreachable("The registry's answer is not readable; compare the versions.") from error
-
-
-def _parse_list(model: type[_Model], response: httpx.Response, name: str) -> tuple[_Model, ...]:
-    try:
-        return tuple(model.model_validate(item) for item in response.json()[name])
-    except (ValueError, LookupError, TypeError) as error:
         raise RegistryUnreachable("The registry's answer is not readable; compare the versions.") from error

@@ -89,8 +89,8 @@ def main() -> None:
     """Migrate the database that the environment names."""
     logging.basicConfig(level=logging.INFO)
     settings = MigrationSettings()
-    dsn = settings.owner_dsn.get_secret_value()
     try:
+        dsn = settings.required_owner_dsn()
         version = asyncio.run(migrate(owner_dsn=dsn, application_role=settings.application_role))
     except WeightshiftError as error:
         _logger.critical("%s", error)

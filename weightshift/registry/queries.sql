@@ -109,6 +109,41 @@ UPDATE release SET outcome = $2, reason = $3, finished_at = clock_timestamp() WH
 -- name: select_releases
 SELECT * FROM release WHERE model_name = $1 AND environment = $2 ORDER BY epoch DESC
 
+-- Everything that shows how far a service's revisions and epochs had got.
+-- name: select_highest_seen
+SELECT model_name, coalesce(max(revision), 0) AS revision, coalesce(max(epoch), 0) AS epoch
+FROM (
+    SELECT model_name, last_revision AS revision, last_epoch AS epoch
+    FROM service_counter WHERE environment = $1
+    UNION ALL
+    SELECT model_name, revision, NULL FROM revision_assignment WHERE environment = $1
+    UNION ALL
+    SELECT model_name, revision, fence_epoch FROM deployment_target WHERE environment = $1
+    UNION ALL
+    SELECT model_name, NULL, epoch FROM release WHERE environment = $1
+    UNION ALL
+    SELECT model_name, revision, fence_epoch FROM wave_grant WHERE environment = $1
+    UNION ALL
+    SELECT model_name,
+        greatest(
+            (report ->> 'desired_revision')::bigint,
+            (report -> 'actual' ->> 'revision')::bigint,
+            (report -> 'candidate' ->> 'revision')::bigint
+        ),
+        NULL
+    FROM instance_report WHERE environment = $1
+    UNION ALL
+    SELECT model_name,
+        (data -> 'target' ->> 'revision')::bigint,
+        greatest(
+            (data -> 'publication' -> 'fence' ->> 'epoch')::bigint,
+            (data ->> 'epoch')::bigint
+        )
+    FROM audit WHERE environment = $1 AND step IN ('admit', 'publish')
+) AS seen
+GROUP BY model_name
+ORDER BY model_name
+
 -- name: insert_approval
 INSERT INTO release_approval
     (approval_id, model_name, environment, release_id, operator, reason, created_at)
@@ -118,7 +153,9 @@ VALUES ($1, $2, $3, $4, $5, $6, $7)
 SELECT * FROM release_approval WHERE approval_id = $1
 
 -- name: select_approvals_of_release
-SELECT * FROM release_approval WHERE release_id = $1 ORDER BY created_at, approval_id
+SELECT * FROM release_approval
+WHERE model_name = $1 AND environment = $2 AND release_id = $3
+ORDER BY created_at, approval_id
 
 -- name: insert_grant
 INSERT INTO wave_grant

@@ -16,9 +16,10 @@ from weightshift.errors import WeightshiftError
 from weightshift.registry.base import Registry
 from weightshift.registry.guard import Guard, NoSuchRoute
 from weightshift.registry.listener import TargetListener
+from weightshift.registry.migrate import migrate
 from weightshift.registry.refusals import RefusalRecorder
 from weightshift.registry.routes import Routes
-from weightshift.registry.settings import RegistryServiceSettings
+from weightshift.registry.settings import MigrationSettings, RegistryServiceSettings
 from weightshift.registry.store import PostgresRegistry
 from weightshift.registry.tokens import PostgresTokens, TokenStore
 from weightshift.registry.watch import TargetBell
@@ -54,9 +55,14 @@ async def _no_such_route(_: Request, error: Exception) -> Response:
 
 
 async def serve(
-    settings: RegistrySettings, service: RegistryServiceSettings, authorisation: AuthorisationSettings
+    settings: RegistrySettings,
+    service: RegistryServiceSettings,
+    authorisation: AuthorisationSettings,
+    migration: MigrationSettings,
 ) -> None:
     """Serve until told to stop. Raises `RegistryUnreachable`, `SchemaMismatch` at the start."""
+    if owner_dsn := migration.owner_dsn.get_secret_value():
+        await migrate(owner_dsn=owner_dsn, application_role=migration.application_role)
     dsn = settings.dsn.get_secret_value()
     registry = await PostgresRegistry.connect(
         dsn=dsn,
@@ -101,7 +107,9 @@ def main() -> None:
     """Serve with the settings that the environment names."""
     logging.basicConfig(level=logging.INFO)
     try:
-        asyncio.run(serve(RegistrySettings(), RegistryServiceSettings(), AuthorisationSettings()))
+        asyncio.run(
+            serve(RegistrySettings(), RegistryServiceSettings(), AuthorisationSettings(), MigrationSettings())
+        )
     except WeightshiftError as error:
         _logger.critical("%s", error)
         raise SystemExit(error.exit_code) from None

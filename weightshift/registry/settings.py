@@ -4,6 +4,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from weightshift.contracts.approval import ApprovalPolicy
+from weightshift.errors import InvalidInput
 
 
 class RegistryServiceSettings(BaseSettings):
@@ -30,9 +31,21 @@ class RegistryServiceSettings(BaseSettings):
 
 
 class MigrationSettings(BaseSettings):
-    """Who owns the schema, and which role the registry's processes log in as."""
+    """Who owns the schema, and which role the registry's processes log in as.
+
+    With `owner_dsn` the HTTP service migrates when it starts; without, somebody else has to before.
+    """
 
     model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_REGISTRY_")
 
-    owner_dsn: SecretStr
+    owner_dsn: SecretStr = SecretStr("")
     application_role: str = "weightshift_application"
+
+    def required_owner_dsn(self) -> str:
+        """Return the owner's connection string. Raises `InvalidInput` when it is not set."""
+        dsn = self.owner_dsn.get_secret_value()
+        if not dsn:
+            raise InvalidInput(
+                "WEIGHTSHIFT_REGISTRY_OWNER_DSN is not set; put the owner's connection string there."
+            )
+        return dsn

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from weightshift.contracts.evidence import Evidence
+from weightshift.contracts.evidence import AuditHead, AuditQuery, Evidence, Refusal
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.manifest import ArtifactRecord
 from weightshift.contracts.target import Publication
@@ -13,7 +13,9 @@ from weightshift.errors import (
     OperationConflict,
 )
 from weightshift.registry.base import Registry
-from weightshift.registry.chain import broken_rows
+from weightshift.registry.chain import FIRST_PREVIOUS_HASH, REFUSAL_ENVIRONMENT, broken_rows
+from weightshift.registry.pages import read_all
+from weightshift.registry.verify import verify_chain
 
 Ready = Callable[..., Awaitable[None]]
 
@@ -114,3 +116,60 @@ async def test_publications_of_many_models_at_once_leave_one_unbroken_chain(
     chain = sorted(rows, key=lambda row: row.sequence)
     assert [row.sequence for row in chain] == list(range(1, 17))
     assert broken_rows(chain) == ()
+
+
+async def test_rows_are_read_page_by_page_and_filtered(registry: Registry, service: Service) -> None:
+    neighbour = service.model_copy(update={"model": unique("neighbour-")})
+    for number in range(6):
+        owner = neighbour if number % 2 else service
+        evidence = evidence_of(owner, f"R{number}/1").model_copy(
+            update={"operator": f"operator-{number % 3}"}
+        )
+        await registry.record_evidence(evidence)
+    query = AuditQuery(environment=service.environment, limit=4)
+    first = await registry.audit_page(query)
+    rest = await registry.audit_page(query.model_copy(update={"after": first[-1].sequence}))
+    assert [row.sequence for row in (*first, *rest)] == [1, 2, 3, 4, 5, 6]
+
+    async def numbers(**filters: Any) -> list[int]:
+        found = await registry.audit_page(query.model_copy(update=filters))
+        return [row.sequence for row in found]
+
+    moment = first[2].recorded_at
+    assert await numbers(model=neighbour.model) == [2, 4, 6]
+    assert await numbers(release_id="R4") == [5]
+    assert await numbers(operator="operator-2") == [3, 6]
+    assert await numbers(since=moment, limit=2) == [3, 4]
+    assert await numbers(until=moment) == [1, 2]
+    assert await numbers(model=service.model, operator="operator-1") == [5]
+    assert await numbers(after=6) == []
+
+
+async def test_a_chain_longer_than_a_page_is_read_whole(registry: Registry, service: Service) -> None:
+    for number in range(7):
+        await registry.record_evidence(evidence_of(service, f"R1/{number}"))
+    query = AuditQuery(environment=service.environment, limit=3)
+    assert [row.sequence for row in await read_all(registry.audit_page, query)] == list(range(1, 8))
+
+
+async def test_the_head_is_the_newest_row(registry: Registry, service: Service) -> None:
+    environment = service.environment
+    assert await registry.audit_head(environment) == AuditHead(
+        environment=environment, sequence=0, hash=FIRST_PREVIOUS_HASH
+    )
+    for number in range(3):
+        await registry.record_evidence(evidence_of(service, f"R1/{number}"))
+    newest = (await registry.audit(service))[-1]
+    head = await registry.audit_head(environment)
+    assert (head.sequence, head.hash) == (3, newest.hash)
+    assert await verify_chain(registry.audit_page, environment, known=head) == head
+
+
+async def test_refused_requests_have_a_chain_of_their_own(registry: Registry) -> None:
+    before = await registry.audit_head(REFUSAL_ENVIRONMENT)
+    refusal = Refusal(subject="eve", role="operator", method="GET", path="/v1/%2e%2e", error="InvalidInput")
+    await registry.record_refusal(refusal)
+    query = AuditQuery(environment=REFUSAL_ENVIRONMENT, after=before.sequence)
+    (row,) = await registry.audit_page(query)
+    assert (row.operator, row.summary) == ("eve", "GET /v1/%2e%2e: InvalidInput")
+    assert isinstance(await verify_chain(registry.audit_page, REFUSAL_ENVIRONMENT), AuditHead)

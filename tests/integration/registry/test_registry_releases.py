@@ -196,3 +196,81 @@ async def test_an_admitted_release_outdates_every_earlier_one(
     await registry.admit(admission_of(service, "R2"))
     with pytest.raises(StaleFence):
         await registry.publish(publication_of(service, fence=Fence(epoch=1, sequence=99)))
+
+
+async def test_the_lock_of_a_dead_release_is_taken_over(
+    registry: Registry, service: Service, ready: Ready
+) -> None:
+    await ready("v41", "v42")
+    await registry.admit(admission_of(service, "R1"))
+    heir = admission_of(service, "R2", artifact_id="v42", operator="grace")
+    taken = await registry.take_over(own(service, "R1"), heir)
+    assert taken.epoch == 2
+    assert await registry.take_over(own(service, "R1"), heir) == taken
+    new, old = await registry.releases(service)
+    assert (new.release_id, new.outcome) == (own(service, "R2"), None)
+    assert (old.outcome, old.finished_at is not None) == (Outcome.ABANDONED, True)
+    assert "R2" in old.reason
+    steps = [(row.step, row.operator) for row in await registry.audit(service)]
+    assert steps == [("admit", "ada"), ("complete", "grace"), ("admit", "grace")]
+
+
+async def test_a_dead_release_that_wakes_up_changes_nothing_any_more(
+    registry: Registry, service: Service, ready: Ready
+) -> None:
+    await ready("v41")
+    await registry.admit(admission_of(service, "R1"))
+    await registry.take_over(own(service, "R1"), admission_of(service, "R2"))
+    await registry.complete(completion_of(service, "R1"))
+    with pytest.raises(ReleaseActive, match="R2"):
+        await registry.admit(admission_of(service, "R3"))
+    with pytest.raises(StaleFence):
+        await registry.publish(publication_of(service, fence=Fence(epoch=1, sequence=99)))
+
+
+async def test_a_lock_that_has_passed_on_is_not_taken_from_its_new_holder(
+    registry: Registry, service: Service, ready: Ready
+) -> None:
+    await ready("v41")
+    await registry.admit(admission_of(service, "R1"))
+    await registry.take_over(own(service, "R1"), admission_of(service, "R2"))
+    with pytest.raises(ReleaseActive, match="R2"):
+        await registry.take_over(own(service, "R1"), admission_of(service, "R3"))
+
+
+async def test_of_ten_heirs_at_once_one_takes_over(
+    registry: Registry, service: Service, ready: Ready
+) -> None:
+    await ready("v41")
+    await registry.admit(admission_of(service, "R0"))
+    results = await asyncio.gather(
+        *(
+            registry.take_over(own(service, "R0"), admission_of(service, f"R{number}"))
+            for number in range(1, 11)
+        ),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(result, ReleaseActive) for result in results) == 9
+    outcomes = [release.outcome for release in await registry.releases(service)]
+    assert outcomes == [None, Outcome.ABANDONED]
+
+
+async def test_a_lock_that_was_freed_meanwhile_is_simply_taken(
+    registry: Registry, service: Service, ready: Ready
+) -> None:
+    await ready("v41")
+    await registry.admit(admission_of(service, "R1"))
+    await registry.complete(completion_of(service, "R1"))
+    assert (await registry.take_over(own(service, "R1"), admission_of(service, "R2"))).epoch == 2
+    assert (await registry.releases(service))[1].outcome is Outcome.PROMOTED
+
+
+async def test_an_heir_that_may_not_start_leaves_the_lock_where_it_is(
+    registry: Registry, service: Service, ready: Ready
+) -> None:
+    await ready("v41")
+    await registry.admit(admission_of(service, "R1"))
+    with pytest.raises(UnknownArtifact):
+        await registry.take_over(own(service, "R1"), admission_of(service, "R2", artifact_id="v42"))
+    (release,) = await registry.releases(service)
+    assert (release.release_id, release.outcome) == (own(service, "R1"), None)

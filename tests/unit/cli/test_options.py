@@ -32,9 +32,12 @@ def test_the_commands_are_these() -> None:
     assert sorted(ALL) == sorted(
         [
             *(f"artifact {verb}" for verb in ("push", "list", "show", "approve", "reject")),
-            *("target show", "instance list", "audit show", "keys generate", "demo"),
+            *("target show", "instance list", "keys generate", "demo"),
             *(f"release {verb}" for verb in ("start", "status", "watch", "pause", "resume", "promote")),
             *("release rollback", "release list"),
+            *(f"audit {verb}" for verb in ("show", "verify", "head")),
+            *(f"token {verb}" for verb in ("issue", "list", "revoke")),
+            *("registry migrate", "registry recover"),
             *(f"local {verb}" for verb in ("up", "down", "status")),
         ]
     )

@@ -14,7 +14,7 @@ from weightshift.artifacts.file import FileObjectStore
 from weightshift.artifacts.key_files import write_key_pair
 from weightshift.artifacts.signing_keys import KeyRole, SigningKey, VerificationKeys
 from weightshift.contracts.approval import ArtifactUse, RejectedArtifact
-from weightshift.contracts.evidence import AuditRow
+from weightshift.contracts.evidence import AuditHead, AuditQuery, AuditRow
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.instance import (
     CandidatePhase,
@@ -27,6 +27,7 @@ from weightshift.contracts.instance import (
 from weightshift.contracts.manifest import ArtifactRecord, ArtifactState
 from weightshift.contracts.target import Target, Targets
 from weightshift.errors import Conflict, RegistryUnreachable, UnknownArtifact
+from weightshift.registry.chain import FIRST_PREVIOUS_HASH, Entry, chained, selects
 
 Run = Callable[..., Any]
 SERVICE = Service(model="ranker", environment="test")
@@ -227,25 +228,95 @@ def test_instances_show_what_they_serve(
         assert text in result.out
 
 
-def test_audit_rows_are_shown(run: Run, registry: Any) -> None:
-    registry.answers["audit"] = (
-        AuditRow(
-            sequence=3,
+def chain_of(length: int) -> list[AuditRow]:
+    rows: list[AuditRow] = []
+    for number in range(1, length + 1):
+        entry = Entry(
             service=SERVICE,
-            operation_id="R1:1",
+            operation_id=f"R1:{number}",
             release_id="R1",
             step="publish",
             operator="ada",
-            summary="canary -> v2",
-            data={},
-            recorded_at=datetime(2026, 1, 2, tzinfo=UTC),
-            previous_hash="",
-            hash=DIGEST,
-        ),
-    )
+            summary=f"canary -> v{number}",
+        )
+        rows.append(
+            chained(
+                entry,
+                sequence=number,
+                previous_hash=rows[-1].hash if rows else FIRST_PREVIOUS_HASH,
+                recorded_at=datetime(2026, 1, number, tzinfo=UTC),
+            )
+        )
+    return rows
+
+
+def paging(rows: list[AuditRow]) -> Callable[[AuditQuery], tuple[AuditRow, ...]]:
+    return lambda query: tuple(row for row in rows if selects(query, row))[: query.limit]
+
+
+def test_audit_rows_are_shown(run: Run, registry: Any) -> None:
+    registry.answers["audit_page"] = paging(chain_of(3))
     result = run("audit", "show", "ranker", "-e", "test", "--release", "R1")
     assert "canary -> v2" in result.out
-    assert registry.calls[0] == ("audit", SERVICE, "R1")
+    assert "there may be more" not in result.out
+    expected = AuditQuery(environment="test", model="ranker", release_id="R1", limit=200)
+    assert registry.calls[0] == ("audit_page", expected)
+
+
+def test_audit_rows_are_filtered_and_paged(run: Run, registry: Any) -> None:
+    registry.answers["audit_page"] = paging(chain_of(5))
+    filters = ("--since", "2026-01-02T00:00:00Z", "--until", "2026-01-05T00:00:00+00:00", "--limit", "2")
+    result = run("audit", "show", "ranker", "-e", "test", "--operator", "ada", *filters)
+    assert "canary -> v3" in result.out
+    assert "canary -> v4" not in result.out
+    assert "add --after 3" in result.out
+    assert registry.calls[0][1].operator == "ada"
+    rest = run("audit", "show", "ranker", "-e", "test", *filters, "--after", "3")
+    assert "canary -> v4" in rest.out
+    assert "canary -> v5" not in rest.out
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--since", "2026-01-02"), ("--until", "yesterday"), ("--limit", "5000"), ("--after", "-1")]
+)
+def test_a_filter_that_is_none_is_bad_input(run: Run, arguments: tuple[str, str]) -> None:
+    assert run("audit", "show", "ranker", "-e", "test", *arguments).code == 2
+
+
+def test_a_whole_chain_is_verified_and_its_head_shown(run: Run, registry: Any, tmp_path: Path) -> None:
+    rows = chain_of(3)
+    registry.answers["audit_page"] = paging(rows)
+    result = run("audit", "verify", "-e", "test")
+    assert (result.code, f"3 rows, head {rows[-1].hash}" in result.out) == (0, True)
+    registry.answers["audit_head"] = AuditHead(environment="test", sequence=2, hash=rows[1].hash)
+    exported = tmp_path / "head.json"
+    exported.write_text(run("audit", "head", "-e", "test", "--json").out)
+    assert run("audit", "verify", "-e", "test", "--head", str(exported)).code == 0
+
+
+def test_a_broken_chain_names_its_first_broken_row(run: Run, registry: Any, tmp_path: Path) -> None:
+    rows = chain_of(5)
+    registry.answers["audit_page"] = paging(
+        [*rows[:2], rows[2].model_copy(update={"operator": "eve"}), *rows[3:]]
+    )
+    result = run("audit", "verify", "-e", "test")
+    assert (result.code, "broken at row 3: it was changed" in result.out) == (1, True)
+    assert json.loads(run("audit", "verify", "-e", "test", "--json").out)["broken"]["sequence"] == 3
+    exported = tmp_path / "head.json"
+    exported.write_text(AuditHead(environment="test", sequence=5, hash=rows[4].hash).model_dump_json())
+    registry.answers["audit_page"] = paging(rows[:4])
+    cut = run("audit", "verify", "-e", "test", "--head", str(exported))
+    assert (cut.code, "broken at row 5: it is missing" in cut.out) == (1, True)
+
+
+def test_a_command_on_the_database_says_where_its_address_belongs(run: Run) -> None:
+    for arguments, variable in (
+        (("token", "list"), "WEIGHTSHIFT_REGISTRY_DSN"),
+        (("registry", "recover", "-e", "test"), "WEIGHTSHIFT_REGISTRY_DSN"),
+        (("registry", "migrate"), "WEIGHTSHIFT_REGISTRY_OWNER_DSN"),
+    ):
+        result = run(*arguments)
+        assert (result.code, f"{variable} is not set" in result.err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,11 @@ class MemoryTargets(MemoryState):
         )
         if self._authoriser is not None:
             target = self._authoriser.authorise(target, artifact=artifact, previous=current)
-        approvals = [one for one in self._approvals.values() if one.release_id == publication.release_id]
+        approvals = [
+            one
+            for one in self._approvals.values()
+            if (one.service, one.release_id) == (service, publication.release_id)
+        ]
         self._append(
             rules.publication_entry(
                 publication, target, previous=current, artifact=artifact, approvals=approvals

@@ -14,4 +14,4 @@ CREATE TABLE release_approval (
     created_at  timestamptz NOT NULL
 );
 
-CREATE INDEX release_approval_release ON release_approval (release_id);
+CREATE INDEX release_approval_release ON release_approval (model_name, environment, release_id);

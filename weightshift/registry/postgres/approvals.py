@@ -6,6 +6,7 @@ import asyncpg
 from ulid import ULID
 
 from weightshift.contracts.approval import Approval, ApprovalRequest
+from weightshift.contracts.identity import Service
 from weightshift.registry import rules
 from weightshift.registry.postgres import audit
 from weightshift.registry.postgres.database import Connection
@@ -48,9 +49,11 @@ async def read(connection: Connection, approval_id: str) -> Approval:
     return rules.known_approval(_approval(row) if row else None, approval_id)
 
 
-async def of_release(connection: Connection, release_id: str) -> list[Approval]:
-    """Return the approvals of a release, oldest first."""
-    rows = await connection.fetch(QUERIES["select_approvals_of_release"], release_id)
+async def of_release(connection: Connection, service: Service, release_id: str) -> list[Approval]:
+    """Return the approvals of a service's release, oldest first."""
+    rows = await connection.fetch(
+        QUERIES["select_approvals_of_release"], service.model, service.environment, release_id
+    )
     return [_approval(row) for row in rows]
 
 

@@ -11,7 +11,7 @@ from asyncpg.pool import PoolConnectionProxy
 from weightshift.errors import RegistryUnreachable, SchemaMismatch
 from weightshift.registry.sql import QUERIES, migrations
 
-Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
+Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record] | asyncpg.Connection[asyncpg.Record]"
 LoneConnection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 

@@ -72,7 +72,7 @@ async def publish(
     if authoriser is not None:
         target = authoriser.authorise(target, artifact=artifact, previous=current)
     await _write(connection, target, publication.fence)
-    given = await approvals.of_release(connection, publication.release_id)
+    given = await approvals.of_release(connection, service, publication.release_id)
     entry = rules.publication_entry(publication, target, previous=current, artifact=artifact, approvals=given)
     await audit.append(connection, entry)
     await connection.execute(QUERIES["notify"], TARGET_CHANNEL, service.model_dump_json())
