@@ -15,10 +15,10 @@ from temporalio.worker import Worker
 from activities.fleet import FleetActivities
 from activities.mesh import MeshActivities
 from activities.metrics import MetricsActivities
-from activities.observation import MetricsReader
 from activities.options import CONTROL_QUEUE, mesh_queue
 from activities.prometheus import PrometheusReader
 from activities.registry import RegistryActivities
+from activities.stage_metrics import MetricsReader
 from weightshift.artifacts.configured_keys import release_authoriser
 from weightshift.mesh.base import Mesh
 from weightshift.mesh.envoy import EnvoyMesh

@@ -8,8 +8,9 @@ from datetime import timedelta
 from temporalio import activity
 
 from activities.evidence import record_evidence
-from activities.observation import MetricsReader, StageObservation
+from activities.observation import StageObservation
 from activities.options import OBSERVE
+from activities.stage_metrics import MetricsReader
 from weightshift.contracts.commands import InstanceRef, Observation, Observed
 from weightshift.contracts.instance import InstanceState
 from weightshift.contracts.verdict import StageOutcome, StageVerdict

@@ -1,33 +1,20 @@
 """One stage's judgement over time: which intervals are due, what they hold, and when it may end."""
 
 import math
-from typing import Protocol
 
-from weightshift.analysis.counters import ArmRevisions, Counts, RawSamples
+from activities.stage_metrics import MetricsReader, StageMetrics
+from weightshift.analysis.counters import ArmRevisions
+from weightshift.analysis.rules import history_edges
+from weightshift.analysis.samples import Interval
 from weightshift.analysis.sequential import Wealth
 from weightshift.analysis.verdict import StageJudge, StageState
 from weightshift.contracts.commands import CarriedWealth, Observation, Observed, ObserveMode
-from weightshift.contracts.identity import Service
 from weightshift.contracts.verdict import StageOutcome, StageVerdict
 from weightshift.errors import MetricsUnreachable
 
 _LOOKBACK_SCRAPES = 10
-_BIRTH_SCRAPES = 3
-
-
-class MetricsReader(Protocol):
-    """Reads raw samples of a service's counters."""
-
-    scrape_interval: float
-    """Seconds between two scrapes of an instance."""
-
-    calibration: float
-    """Seconds before a stage from which stable's usual latency is read."""
-
-    async def read(
-        self, service: Service, revisions: tuple[int, ...], *, start: float, end: float, born_after: float
-    ) -> RawSamples:
-        """Return the samples between two moments (unix seconds). Raises `MetricsUnreachable`."""
+_HISTORY_SECONDS = 3_600.0
+_HISTORY_INTERVALS = 360
 
 
 class StageObservation:
@@ -37,7 +24,12 @@ class StageObservation:
         self._observation = observation
         self._reader = reader
         self._judge = StageJudge(observation.stage)
-        self._revisions = ArmRevisions(observation.canary_revision, observation.stable_revision)
+        self._metrics = StageMetrics(
+            reader=reader,
+            service=observation.service,
+            revisions=ArmRevisions(observation.canary_revision, observation.stable_revision),
+            gates=observation.stage.gates,
+        )
         self._interval = observation.interval.total_seconds()
         self._written_at = observation.started_at.timestamp()
         self._judged_until = self._written_at + self._interval
@@ -69,28 +61,29 @@ class StageObservation:
             for name, carried in self._observation.wealth.items()
         }
         start = self._written_at - self._reader.calibration
-        counts = await self._read(start, self._written_at)
-        return self._judge.start(wealth, counts.interval(start, self._written_at))
+        counts = await self._metrics.read(start, self._written_at)
+        calibration = counts.interval(start, self._written_at)
+        return self._judge.start(wealth, calibration, await self._history(calibration))
+
+    async def _history(self, calibration: Interval) -> list[Interval]:
+        """Read stable's last hour interval by interval; of its latencies only what the gates compare."""
+        number = min(_HISTORY_INTERVALS, int(_HISTORY_SECONDS / self._interval))
+        start = self._written_at - number * self._interval
+        edges = history_edges(self._observation.stage.gates, calibration)
+        counts = await self._metrics.read(start, self._written_at, edges=edges)
+        moments = [start + index * self._interval for index in range(number)]
+        intervals = [counts.interval(moment, moment + self._interval) for moment in moments]
+        return [interval for interval in intervals if interval.stable.requests]
 
     async def _advance(self, state: StageState, due: int) -> None:
         until = self._judged_until + due * self._interval
         lookback = _LOOKBACK_SCRAPES * self._reader.scrape_interval
-        counts = await self._read(self._judged_until - lookback, until)
+        counts = await self._metrics.read(self._judged_until - lookback, until)
         for number in range(due):
             start = self._judged_until + number * self._interval
             state = self._judge.advance(state, counts.interval(start, start + self._interval))
         self._state = state
         self._judged_until = until
-
-    async def _read(self, start: float, end: float) -> Counts:
-        raw = await self._reader.read(
-            self._observation.service,
-            (self._revisions.canary, self._revisions.stable),
-            start=start,
-            end=end,
-            born_after=start + _BIRTH_SCRAPES * self._reader.scrape_interval,
-        )
-        return Counts(raw, self._revisions)
 
     def is_final(self, verdict: StageVerdict, now: float) -> bool:
         """Whether the verdict may be returned now, by the observation's mode."""

@@ -8,9 +8,8 @@ from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from urllib3.util.retry import Retry
 
-from weightshift.analysis.counters import RawSamples
-from weightshift.analysis.queries import DURATIONS, REQUESTS, range_selector, read_matrix
-from weightshift.contracts.identity import Service
+from weightshift.analysis.counters import Series
+from weightshift.analysis.queries import read_matrix
 from weightshift.errors import MetricsUnreachable
 from weightshift.settings import MetricsSettings
 
@@ -24,17 +23,12 @@ class PrometheusReader:
         self._timeout = settings.timeout
         self._client = PrometheusConnect(url=settings.prometheus_url, retry=Retry(total=0))
 
-    async def read(
-        self, service: Service, revisions: tuple[int, ...], *, start: float, end: float, born_after: float
-    ) -> RawSamples:
-        """Return the samples between two moments (unix seconds). Raises `MetricsUnreachable`."""
-        requests_total, durations = await asyncio.gather(
-            *(
-                asyncio.to_thread(self._query, range_selector(metric, service, revisions, end - start), end)
-                for metric in (REQUESTS, DURATIONS)
-            )
-        )
-        return RawSamples(read_matrix(requests_total), read_matrix(durations), born_after)
+    async def select(self, selector: str, *, end: float) -> tuple[Series, ...]:
+        """Return the samples that a range selector finds up to `end` (unix seconds).
+
+        Raises `MetricsUnreachable`.
+        """
+        return read_matrix(await asyncio.to_thread(self._query, selector, end))
 
     def _query(self, query: str, at: float) -> list[dict[str, Any]]:
         try:

@@ -184,7 +184,8 @@ def _above(standardised: Array) -> Array:
     """Return the upper tail of the normal distribution, from a table of it."""
     grid = np.linspace(-8, 8, 3_201)
     table = np.array([NormalDist().cdf(-x) for x in grid])
-    return np.interp(standardised, grid, table)
+    tails: Array = np.interp(standardised, grid, table)
+    return tails
 
 
 def _counted_above(requests: Array, tails: Array, source: np.random.Generator) -> Array:

@@ -14,7 +14,7 @@ def bad_events(gate: Gate, arm: ArmCounts, edges: tuple[float, ...]) -> BadCount
     if gate.metric is Metric.REJECT_RATE:
         return arm.rejections()
     if gate.metric is Metric.BUSINESS:
-        return arm.business(gate.name)
+        return arm.business.get(gate.name)
     limit = gate.maximum or 0.0
     reaching = next((i for i, edge in enumerate(edges) if edge >= limit), None)
     return None if reaching is None else arm.slower_than(reaching)

@@ -7,9 +7,9 @@ extrapolate and miss what a series counted before its second sample.
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from weightshift.analysis.samples import ArmCounts, InstanceCounts, Interval
+from weightshift.analysis.samples import ArmCounts, BadCounts, InstanceCounts, Interval, bounded
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,9 @@ class Series:
 
 @dataclass(frozen=True)
 class RawSamples:
-    """Everything read for one judgement.
+    """Everything read for one judgement; what no gate asks for is empty.
+
+    `business` holds the series of each business gate by its name: bad events, and all events.
 
     A series whose first sample is later than `born_after` (unix seconds) was born inside the range; the
     reader leaves at least two scrape intervals between the start of the range and that moment.
@@ -31,6 +33,10 @@ class RawSamples:
     requests: tuple[Series, ...]
     durations: tuple[Series, ...]
     born_after: float
+    rejected: tuple[Series, ...] = ()
+    scores: tuple[Series, ...] = ()
+    memory: tuple[Series, ...] = ()
+    business: Mapping[str, tuple[tuple[Series, ...], tuple[Series, ...]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,12 @@ class Counts:
         self._arms = {"canary": str(revisions.canary), "stable": str(revisions.stable)}
         self._requests = _by_arm_and_instance(raw.requests, raw.born_after)
         self._durations = _by_arm_and_instance(raw.durations, raw.born_after)
+        self._scores = _by_arm_and_instance(raw.scores, raw.born_after)
+        self._rejected = _by_arm_and_instance(raw.rejected, raw.born_after)
+        self._business = BusinessCounts(raw)
+        self._memory = raw.memory
         self._edges = _edges(raw.durations)
+        self._score_edges = _edges(raw.scores)
 
     def interval(self, start: float, end: float) -> Interval:
         """Count both arms over one stretch of time (unix seconds)."""
@@ -89,32 +100,86 @@ class Counts:
             canary=self._arm("canary", start, end),
             stable=self._arm("stable", start, end),
             edges=self._edges,
+            score_edges=self._score_edges,
         )
 
     def _arm(self, cohort: str, start: float, end: float) -> ArmCounts:
-        key = (cohort, self._arms[cohort])
-        instances = self._requests.get(key, {})
-        durations = self._durations.get(key, {})
-        counted = {
-            name: self._instance(counters, durations.get(name, []), start, end)
-            for name, counters in instances.items()
-        }
+        revision = self._arms[cohort]
+        instances = self._requests.get((cohort, revision), {})
         fresh = any(
             counter.has_sample(start, end) for counters in instances.values() for _, counter in counters
         )
-        return ArmCounts(counted, fresh=fresh)
-
-    def _instance(
-        self, requests: LabelledCounters, durations: LabelledCounters, start: float, end: float
-    ) -> InstanceCounts:
-        total = sum(counter.between(start, end) for _, counter in requests)
-        errors = sum(
-            counter.between(start, end) for labels, counter in requests if _is_error(labels.get("code", ""))
+        return ArmCounts(
+            {name: self._instance(cohort, name, start, end) for name in instances},
+            fresh=fresh,
+            business=self._business.between(revision, start, end),
         )
-        within = {float(labels["le"]): counter.between(start, end) for labels, counter in durations}
-        measured = within.get(math.inf, 0)
-        slower = tuple(max(0, measured - within.get(edge, 0)) for edge in self._edges)
-        return InstanceCounts(requests=total, errors=errors, slower=slower)
+
+    def _instance(self, cohort: str, name: str, start: float, end: float) -> InstanceCounts:
+        key = (cohort, self._arms[cohort])
+        requests = self._requests[key][name]
+        errors = [(labels, one) for labels, one in requests if _is_error(labels.get("code", ""))]
+        _, slower = _above(self._durations.get(key, {}).get(name, []), self._edges, start, end)
+        scored, above = _above(self._scores.get(key, {}).get(name, []), self._score_edges, start, end)
+        # A refused request reached no generation, so its series names no revision.
+        rejected = self._rejected.get((cohort, ""), {}).get(name, [])
+        return InstanceCounts(
+            requests=_total(requests, start, end),
+            errors=_total(errors, start, end),
+            slower=slower,
+            rejected=_total(rejected, start, end),
+            scored=scored,
+            scores_above=above,
+            memory=_highest(self._memory, cohort, name, start, end),
+        )
+
+
+class BusinessCounts:
+    """The callers' own counters by revision; a series without a revision belongs to neither arm."""
+
+    def __init__(self, raw: RawSamples) -> None:
+        self._gates = {
+            gate: (_by_revision(bad, raw.born_after), _by_revision(total, raw.born_after))
+            for gate, (bad, total) in raw.business.items()
+        }
+
+    def between(self, revision: str, start: float, end: float) -> Mapping[str, BadCounts]:
+        """Count the events of every gate that has all its series for this revision, freshly scraped."""
+        counted = {}
+        for gate, (bad, total) in self._gates.items():
+            of_revision = total.get(revision, {})
+            fresh = any(one.has_sample(start, end) for group in of_revision.values() for _, one in group)
+            if fresh and revision in bad:
+                counted[gate] = bounded(
+                    tuple(_total(group, start, end) for group in of_revision.values()),
+                    tuple(_total(bad[revision].get(name, []), start, end) for name in of_revision),
+                )
+        return counted
+
+
+def _above(
+    counters: LabelledCounters, edges: tuple[float, ...], start: float, end: float
+) -> tuple[int, tuple[int, ...]]:
+    """Return how many observations a histogram counted, and how many of them above each edge."""
+    within = {float(labels["le"]): counter.between(start, end) for labels, counter in counters}
+    measured = within.get(math.inf, 0)
+    return measured, tuple(max(0, measured - within.get(edge, 0)) for edge in edges)
+
+
+def _total(counters: LabelledCounters, start: float, end: float) -> int:
+    return sum(counter.between(start, end) for _, counter in counters)
+
+
+def _highest(series: Iterable[Series], cohort: str, instance: str, start: float, end: float) -> float | None:
+    """Return the largest sample of an instance's gauge in the interval, None without a finite one."""
+    samples = [
+        value
+        for one in series
+        if one.labels.get("cohort") == cohort and one.labels.get("instance") == instance
+        for at, value in one.samples
+        if start < at <= end and math.isfinite(value)
+    ]
+    return max(samples, default=None)
 
 
 def _by_arm_and_instance(
@@ -129,8 +194,16 @@ def _by_arm_and_instance(
     return grouped
 
 
-def _edges(durations: Iterable[Series]) -> tuple[float, ...]:
-    return tuple(sorted({float(one.labels["le"]) for one in durations} - {math.inf}))
+def _by_revision(series: Iterable[Series], born_after: float) -> dict[str, dict[str, LabelledCounters]]:
+    grouped: dict[str, dict[str, LabelledCounters]] = {}
+    for (_, revision), by_instance in _by_arm_and_instance(series, born_after).items():
+        for name, counters in by_instance.items():
+            grouped.setdefault(revision, {}).setdefault(name, []).extend(counters)
+    return grouped
+
+
+def _edges(histogram: Iterable[Series]) -> tuple[float, ...]:
+    return tuple(sorted({float(one.labels["le"]) for one in histogram} - {math.inf}))
 
 
 def _is_error(code: str) -> bool:

@@ -1,21 +1,51 @@
 """The PromQL that fetches raw samples, and the reading of Prometheus' answers. Pure."""
 
+from collections.abc import Sequence
+from string import Template
 from typing import Any
 
 from weightshift.analysis.counters import Series
-from weightshift.contracts.identity import Service
+from weightshift.contracts.identity import Cohort, Service
 
 REQUESTS = "weightshift_requests_total"
 DURATIONS = "weightshift_request_duration_seconds_bucket"
+SCORES = "weightshift_prediction_score_bucket"
+REJECTED = "weightshift_rejected_requests_total"
+MEMORY = "weightshift_device_memory_used_ratio"
 
 
-def range_selector(metric: str, service: Service, revisions: tuple[int, ...], seconds: float) -> str:
-    """Select the raw samples of the last `seconds` for these revisions of a service."""
-    wanted = "|".join(str(revision) for revision in revisions)
-    return (
-        f'{metric}{{model="{service.model}",environment="{service.environment}",'
-        f'revision=~"{wanted}"}}[{max(1, round(seconds * 1000))}ms]'
+def range_selector(
+    metric: str,
+    service: Service,
+    revisions: Sequence[int],
+    seconds: float,
+    *,
+    edges: Sequence[float] | None = None,
+) -> str:
+    """Select the raw samples of the last `seconds` for these revisions of a service.
+
+    Without revisions, of all its instances; with `edges`, only these buckets of a histogram.
+    """
+    labels = [f'model="{service.model}"', f'environment="{service.environment}"']
+    if revisions:
+        labels.append(f'revision=~"{"|".join(str(revision) for revision in revisions)}"')
+    if edges is not None:
+        # A whole number of seconds is written with and without its decimal point.
+        written = {text for edge in edges for text in (repr(edge), f"{edge:g}")}
+        labels.append(f'le=~"{"|".join([*sorted(written), "[+]Inf"])}"')
+    return f"{metric}{{{','.join(labels)}}}{_range(seconds)}"
+
+
+def business_selector(template: str, service: Service, cohort: Cohort, revision: int, seconds: float) -> str:
+    """Fill a gate's own selector with what is measured, over the last `seconds`."""
+    filled = Template(template).substitute(
+        model=service.model, environment=service.environment, cohort=cohort.value, revision=revision
     )
+    return filled + _range(seconds)
+
+
+def _range(seconds: float) -> str:
+    return f"[{max(1, round(seconds * 1000))}ms]"
 
 
 def read_matrix(answer: list[dict[str, Any]]) -> tuple[Series, ...]:

@@ -6,20 +6,12 @@ from functools import cached_property
 
 
 @dataclass(frozen=True)
-class EventCounts:
-    """Events of one kind of an instance in one interval: how many in all, and how many of them bad."""
-
-    total: int
-    bad: int
-
-
-@dataclass(frozen=True)
 class InstanceCounts:
     """One instance in one interval.
 
     `slower[i]` counts the requests that took longer than the i-th latency edge of the interval, and
     `scores_above[i]` the `scored` outputs above its i-th score edge. `memory` is the largest fraction of
-    the device's memory in use, None where nothing was measured. `business` is counted per gate name.
+    the device's memory in use, None where nothing was measured.
     """
 
     requests: int
@@ -29,7 +21,6 @@ class InstanceCounts:
     scored: int = 0
     scores_above: tuple[int, ...] = ()
     memory: float | None = None
-    business: Mapping[str, EventCounts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -56,10 +47,14 @@ class BadCounts:
 
 @dataclass(frozen=True)
 class ArmCounts:
-    """All instances of one arm in one interval; `fresh` is False when nothing was scraped in it."""
+    """All instances of one arm in one interval; `fresh` is False when nothing was scraped in it.
+
+    `business` holds the events of each business gate that has series of this arm's revision.
+    """
 
     instances: Mapping[str, InstanceCounts] = field(default_factory=dict)
     fresh: bool = False
+    business: Mapping[str, BadCounts] = field(default_factory=dict)
 
     @cached_property
     def requests(self) -> int:
@@ -82,7 +77,7 @@ class ArmCounts:
     def scores_above(self, edge: int) -> BadCounts:
         """Count outputs above the score edge with this index as bad."""
         scoring = [counts for counts in self.instances.values() if counts.scores_above]
-        return _bounded(
+        return bounded(
             tuple(counts.scored for counts in scoring), tuple(counts.scores_above[edge] for counts in scoring)
         )
 
@@ -96,15 +91,8 @@ class ArmCounts:
         """Outputs of the whole arm above each score edge."""
         return _sums([counts.scores_above for counts in self.instances.values()])
 
-    def business(self, gate: str) -> BadCounts | None:
-        """Count the events of a business gate; None when no instance has a series for it."""
-        events = [counts.business[gate] for counts in self.instances.values() if gate in counts.business]
-        if not events:
-            return None
-        return _bounded(tuple(one.total for one in events), tuple(one.bad for one in events))
-
     def _bad(self, bad: tuple[int, ...]) -> BadCounts:
-        return _bounded(self._requests_by_instance, bad)
+        return bounded(self._requests_by_instance, bad)
 
     @cached_property
     def _requests_by_instance(self) -> tuple[int, ...]:
@@ -140,8 +128,8 @@ class Interval:
     score_edges: tuple[float, ...] = ()
 
 
-def _bounded(requests: tuple[int, ...], bad: tuple[int, ...]) -> BadCounts:
-    # A request is counted by two series that are read a moment apart: never more bad than all.
+def bounded(requests: tuple[int, ...], bad: tuple[int, ...]) -> BadCounts:
+    """Pair counts of two series, which are read a moment apart: never more bad than all."""
     return BadCounts(requests, tuple(min(b, n) for b, n in zip(bad, requests, strict=True)))
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
+from string import Template
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -37,7 +38,7 @@ class Promotion(StrEnum):
 
 
 _MAXIMUM_ONLY = (Metric.SCORE_DRIFT, Metric.DEVICE_MEMORY)
-_REVISION = "$revision"
+_PLACEHOLDERS = {"model", "environment", "cohort", "revision"}
 
 
 class Gate(Document):
@@ -72,8 +73,11 @@ class Gate(Document):
             raise ValueError(f"`maximum` of {self.metric} is a fraction below 1")
         selectors = (self.bad, self.total)
         if self.metric is Metric.BUSINESS:
-            if self.label is None or not all(_REVISION in selector for selector in selectors):
-                raise ValueError(f"business needs `label`, and `bad` and `total` that select {_REVISION}")
+            if self.label is None or not all(_is_template(selector) for selector in selectors):
+                raise ValueError(
+                    "business needs `label`, and in `bad` and `total` a selector with $revision"
+                    " (others: $model, $environment, $cohort; a dollar sign itself is $$)"
+                )
         elif self.label or any(selectors):
             raise ValueError(f"`label`, `bad` and `total` are for business, not for {self.metric}")
         return self
@@ -92,6 +96,14 @@ class Gate(Document):
         elif self.label is not None:
             subject = f"{self.metric} {self.label}"
         return f"{subject} <= {self.maximum:g}" if self.maximum else f"{subject} ratio {self.ratio:g}"
+
+
+def _is_template(selector: str) -> bool:
+    template = Template(selector)
+    if not template.is_valid():
+        return False
+    names = set(template.get_identifiers())
+    return "revision" in names and names <= _PLACEHOLDERS
 
 
 class Stage(Document):

@@ -5,11 +5,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from activities.observation import StageObservation
-from weightshift.analysis.counters import RawSamples, Series
+from weightshift.analysis.counters import Series
+from weightshift.analysis.queries import DURATIONS, REJECTED, REQUESTS, SCORES
 from weightshift.contracts.commands import Observation, ObserveMode
 from weightshift.contracts.identity import Service
 from weightshift.contracts.plan import Gate, Metric, ResolvedStage
-from weightshift.contracts.verdict import StageOutcome
+from weightshift.contracts.verdict import GateVerdict, StageOutcome
 from weightshift.errors import MetricsUnreachable
 
 SERVICE = Service(model="ranker", environment="prod")
@@ -27,17 +28,21 @@ class WrittenSamples:
         self.good, self.bad = good, bad
         self.failure: Exception | None = None
         self.silent_from = float("inf")
-        self.reads: list[tuple[float, float]] = []
+        self.selectors: list[str] = []
 
-    async def read(
-        self, service: Service, revisions: tuple[int, ...], *, start: float, end: float, born_after: float
-    ) -> RawSamples:
-        self.reads.append((start, end))
+    async def select(self, selector: str, *, end: float) -> tuple[Series, ...]:
+        self.selectors.append(selector)
         if self.failure:
             raise self.failure
-        seconds = [START + offset for offset in range(-100, 400) if start < START + offset <= end]
-        heard = [at for at in seconds if at < self.silent_from]
-        series = [
+        metric, seconds = (
+            selector.partition("{")[0],
+            float(selector.rpartition("[")[2].removesuffix("ms]")) / 1000,
+        )
+        if metric != REQUESTS:
+            return ()
+        offsets = [START + offset for offset in range(-100, 400)]
+        heard = [at for at in offsets if end - seconds < at <= end and at < self.silent_from]
+        return tuple(
             Series(
                 {"cohort": cohort, "revision": revision, "instance": instance, "code": code},
                 tuple((at, (at - START + 100) * rate) for at in heard),
@@ -45,8 +50,7 @@ class WrittenSamples:
             for cohort, revision in (("canary", "8"), ("stable", "7"))
             for instance in (f"{cohort}-0", f"{cohort}-1")
             for code, rate in (("200", self.good), ("500", self.bad if cohort == "canary" else 0))
-        ]
-        return RawSamples(tuple(series), (), born_after)
+        )
 
 
 def observation(mode: ObserveMode = ObserveMode.WINDOW) -> Observation:
@@ -139,3 +143,24 @@ async def test_wealth_goes_on_to_the_next_stage() -> None:
     second = StageObservation(following, WrittenSamples(good=50))
     await second.judge_due_intervals(START + 6)
     assert second.observed(carried.verdict, evidence_recorded=True).wealth == carried.wealth
+
+
+async def test_a_stage_begins_with_stables_last_hour() -> None:
+    reader = WrittenSamples(good=50)
+    await StageObservation(observation(), reader).judge_due_intervals(START + 4)
+    assert [selector.rpartition("[")[2] for selector in reader.selectors] == ["60000ms]"] * 2 + ["1800000ms]"]
+
+
+async def test_only_what_the_gates_ask_for_is_read() -> None:
+    gates = (GATE, Gate(metric=Metric.REJECT_RATE, ratio=1.5), Gate(metric=Metric.SCORE_DRIFT, maximum=0.05))
+    more = observation().model_copy(update={"stage": observation().stage.model_copy(update={"gates": gates})})
+    reader = WrittenSamples(good=50)
+    verdict = await StageObservation(more, reader).judge_due_intervals(START + 20)
+    assert {selector.partition("{")[0] for selector in reader.selectors} == {
+        REQUESTS,
+        DURATIONS,
+        REJECTED,
+        SCORES,
+    }
+    assert verdict.gates[2].verdict is GateVerdict.NO_DATA
+    assert verdict.outcome is StageOutcome.INCONCLUSIVE

@@ -3,8 +3,8 @@ import math
 import pytest
 
 from weightshift.analysis.counters import ArmRevisions, Counts, CumulativeCounter, RawSamples, Series
-from weightshift.analysis.queries import range_selector, read_matrix
-from weightshift.contracts.identity import Service
+from weightshift.analysis.queries import business_selector, range_selector, read_matrix
+from weightshift.contracts.identity import Cohort, Service
 
 
 def series(samples: list[tuple[float, float]], **labels: str) -> Series:
@@ -67,6 +67,49 @@ def test_an_interval_counts_each_arm_by_its_revision() -> None:
     assert interval.stable.fresh
 
 
+GROWING = [(0.0, 0.0), (1.0, 5.0), (2.0, 9.0)]
+
+
+def test_an_interval_counts_rejections_scores_and_memory_of_each_instance() -> None:
+    canary = {"cohort": "canary", "instance": "canary-0"}
+    raw = RawSamples(
+        requests=(requests("canary", 101, "canary-0", "200", GROWING),),
+        durations=(),
+        born_after=3.0,
+        rejected=(
+            series([(0, 1), (2, 4)], **canary, reason="draining"),
+            series([(0, 0), (2, 9)], cohort="stable"),
+        ),
+        scores=tuple(
+            series([(0, 0), (2, count)], **canary, revision="101", le=le)
+            for le, count in (("0.5", 4), ("+Inf", 9))
+        ),
+        memory=(series([(0, 0.9), (1, 0.5), (2, 0.7), (2, math.nan)], **canary),),
+    )
+    interval = Counts(raw, ArmRevisions(canary=101, stable=100)).interval(0, 2)
+    one = interval.canary.instances["canary-0"]
+    assert (interval.score_edges, one.scored, one.scores_above) == ((0.5,), 9, (5,))
+    assert (one.rejected, one.memory) == (3, 0.7)
+
+
+def carts(revision: str | None, value: float) -> Series:
+    labels = {} if revision is None else {"revision": revision}
+    return series([(0, 0), (2, value)], instance="shop-0", **labels)
+
+
+def business(bad: tuple[Series, ...], total: tuple[Series, ...]) -> tuple[bool, bool]:
+    raw = RawSamples((), (), 3.0, business={"carts": (bad, total)})
+    interval = Counts(raw, ArmRevisions(canary=101, stable=100)).interval(0, 2)
+    return "carts" in interval.canary.business, "carts" in interval.stable.business
+
+
+def test_a_business_gate_counts_only_series_of_the_revision() -> None:
+    both = (carts("101", 3), carts("100", 5)), (carts("101", 30), carts("100", 50))
+    assert business(*both) == (True, True)
+    assert business((carts(None, 3), carts("100", 5)), (carts(None, 30), carts("100", 50))) == (False, True)
+    assert business((carts("101", 3),), ()) == (False, False)
+
+
 def test_an_interval_without_a_scrape_is_not_fresh() -> None:
     raw = RawSamples((requests("canary", 101, "canary-0", "200", [(0, 5)]),), (), 3.0)
     interval = Counts(raw, ArmRevisions(canary=101, stable=100)).interval(1, 2)
@@ -74,11 +117,23 @@ def test_an_interval_without_a_scrape_is_not_fresh() -> None:
     assert not interval.stable.fresh
 
 
+SERVICE = Service(model="ranker", environment="prod")
+
+
 def test_query_names_exactly_the_revisions() -> None:
-    service = Service(model="ranker", environment="prod")
-    assert range_selector("m", service, (100, 101), 12.5) == (
+    assert range_selector("m", SERVICE, (100, 101), 12.5) == (
         'm{model="ranker",environment="prod",revision=~"100|101"}[12500ms]'
     )
+
+
+def test_a_query_for_some_edges_asks_for_the_total_too() -> None:
+    selector = range_selector("m", SERVICE, (), 1, edges=(0.025, 1.0))
+    assert selector == 'm{model="ranker",environment="prod",le=~"0.025|1|1.0|[+]Inf"}[1000ms]'
+
+
+def test_a_business_selector_is_filled_from_what_is_measured() -> None:
+    selector = business_selector('c{r="$revision",m="$model",k="$cohort"}', SERVICE, Cohort.CANARY, 101, 2)
+    assert selector == 'c{r="101",m="ranker",k="canary"}[2000ms]'
 
 
 def test_an_answer_of_another_shape_is_an_error() -> None:

@@ -1,0 +1,71 @@
+"""Samples that cannot be what they claim to be are an error, not a verdict."""
+
+import pytest
+
+from tests.unit.analysis.test_verdict import ERROR_RATIO, ERRORS, arm, interval, stage
+from weightshift.analysis.plausibility import Plausibility
+from weightshift.analysis.samples import ArmCounts, Interval
+from weightshift.analysis.verdict import StageJudge
+from weightshift.contracts.verdict import GateVerdict, StageOutcome
+
+
+def after(intervals: list[Interval], weight: int = 25) -> Plausibility:
+    state = Plausibility()
+    for one in intervals:
+        state = state.after(one, weight)
+    return state
+
+
+def split(canary: int, stable: int) -> Interval:
+    return interval(arm(canary), arm(stable))
+
+
+def test_a_share_that_stays_off_is_a_problem_the_third_time() -> None:
+    off = split(1_600, 2_400)
+    assert after([off] * 2).problem(25) == ""
+    assert after([off] * 3).problem(25) == "the canary got 40.0% of the requests instead of 25 %"
+    assert after([off, split(800, 2_400), off, off]).problem(25) == ""
+
+
+def test_scrapes_that_fall_now_into_one_interval_and_now_into_the_next_are_no_problem() -> None:
+    assert after([split(1_600, 2_400), split(80, 2_400)] * 5).problem(25) == ""
+
+
+def test_few_requests_may_stray_by_chance() -> None:
+    assert after([split(12, 20)] * 5).problem(25) == ""
+
+
+def test_full_weight_has_no_share_to_keep() -> None:
+    assert after([split(4_000, 200)] * 5, weight=100).problem(100) == ""
+
+
+def test_a_wrong_share_keeps_the_stage_from_passing() -> None:
+    judge = StageJudge(stage(gates=(ERRORS,)))
+    state = judge.start({}, split(4, 4_000))
+    for _ in range(30):
+        state = judge.advance(state, split(1_600, 2_400))
+    verdict = judge.verdict(state)
+    assert verdict.outcome is StageOutcome.INCONCLUSIVE
+    assert verdict.gates[0].verdict is GateVerdict.ERROR
+
+
+@pytest.mark.parametrize(("errors", "outcome"), [(8, GateVerdict.ERROR), (12, GateVerdict.INSUFFICIENT)])
+def test_one_series_read_twice_compares_nothing(errors: int, outcome: GateVerdict) -> None:
+    judge = StageJudge(stage(weight=50, gates=(ERROR_RATIO, ERRORS)))
+    state = judge.start({}, split(4, 4_000))
+    for _ in range(5):
+        state = judge.advance(state, interval(arm(800, 8), arm(800, errors)))
+    compared, absolute, _ = judge.verdict(state).gates
+    assert compared.verdict is outcome
+    assert absolute.verdict is not GateVerdict.ERROR
+
+
+def test_a_mirrored_share_is_compared_at_full_weight_and_stragglers_are_not() -> None:
+    judge = StageJudge(stage(weight=100, gates=(ERROR_RATIO, ERRORS)))
+    verdicts = []
+    for stable in (arm(200, 4), arm(20), ArmCounts()):
+        state = judge.start({}, split(4, 4_000))
+        for _ in range(3):
+            state = judge.advance(state, interval(arm(4_000, 40), stable))
+        verdicts.append(judge.verdict(state).gates[0].verdict)
+    assert verdicts == [GateVerdict.INSUFFICIENT, GateVerdict.NOT_APPLICABLE, GateVerdict.NOT_APPLICABLE]

@@ -1,0 +1,73 @@
+"""How many requests a verdict takes, against simulated releases at one request a second."""
+
+import math
+
+import pytest
+
+from weightshift.analysis.sizing import (
+    DOUBLED,
+    ObservedTraffic,
+    least_samples,
+    requests_to_breach,
+    requests_to_pass,
+    sample_size_problems,
+)
+from weightshift.contracts.plan import Plan
+
+HOUR = 3_600
+
+
+@pytest.mark.parametrize(("weight", "hours"), [(5, 12.5), (25, 3.5), (50, 3.1)])
+def test_time_to_pass_is_near_the_simulated_one(weight: int, hours: float) -> None:
+    share = weight / 100
+    needed = requests_to_pass(share=share, bad_fraction=0.01, ratio=2.0, margin=0.0005)
+    assert needed / share / HOUR == pytest.approx(hours, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("weight", "harm", "hours"),
+    [(5, 5.0, 3.2), (25, 2.0, 10.3), (25, 5.0, 0.9), (50, 2.0, 8.3), (50, 5.0, 44 / 60)],
+)
+def test_time_to_a_breach_is_near_the_simulated_one(weight: int, harm: float, hours: float) -> None:
+    share = weight / 100
+    needed = requests_to_breach(share=share, bad_fraction=0.01, harm=harm, ratio=1.1, margin=0.0005)
+    assert needed / share / HOUR == pytest.approx(hours, rel=0.25)
+
+
+def test_what_a_gate_forgives_is_never_a_breach() -> None:
+    assert requests_to_breach(share=0.5, bad_fraction=0.01, harm=1.1, ratio=1.1, margin=0.0) == math.inf
+
+
+def test_dispersion_multiplies_what_is_needed() -> None:
+    once, five = (
+        requests_to_breach(
+            share=0.05, bad_fraction=0.01, harm=DOUBLED, ratio=1.1, margin=0.0005, dispersion=phi
+        )
+        for phi in (1.0, 5.0)
+    )
+    assert five == pytest.approx(5 * once)
+
+
+@pytest.mark.parametrize(("bad_fraction", "samples"), [(0.01, 147), (0.0001, 4_286)])
+def test_least_samples(bad_fraction: float, samples: int) -> None:
+    assert least_samples(bad_fraction=bad_fraction, ratio=2.0, margin=0.0005) == samples
+
+
+def test_a_busy_service_has_no_problem() -> None:
+    assert sample_size_problems(Plan(), ObservedTraffic(600, 0.01)) == []
+
+
+def test_every_stage_that_cannot_be_reached_is_named() -> None:
+    problems = sample_size_problems(Plan(), ObservedTraffic(1, 0.01))
+    assert [problem.partition(":")[0] for problem in problems] == ["stage 1", "stage 1", "stage 2", "stage 3"]
+    assert "about 180 canary requests arrive within max_window, fewer than min_samples 200" in problems[0]
+    assert "gate error_rate ratio 1.1 needs about" in problems[1]
+
+
+def test_a_service_that_never_failed_is_not_asked_for_the_impossible() -> None:
+    assert sample_size_problems(Plan(), ObservedTraffic(600, 0.0)) == []
+
+
+def test_a_stage_that_is_not_judged_needs_nothing() -> None:
+    at_once = Plan.model_validate({"window": 0, "max_window": 0})
+    assert sample_size_problems(at_once, ObservedTraffic(0, 0.01)) == []
