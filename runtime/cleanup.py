@@ -6,6 +6,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from runtime.generation_holder import Generation, LoadedModel
+from runtime.priority import yield_to_requests
 
 _logger = logging.getLogger(__name__)
 _ATTEMPTS = 3
@@ -46,6 +47,7 @@ class CleanupWorker:
         self._thread.join(deadline)
 
     def _run(self) -> None:
+        yield_to_requests()
         while (generation := self._queue.get()) is not None:
             loaded = self._forget(generation)
             if loaded is None or self._try_dispose(loaded):

@@ -12,6 +12,7 @@ from runtime.backoff import Backoff
 from runtime.candidate import CandidatePreparer, CandidateTracker
 from runtime.compatibility import runtime_build
 from runtime.generation_holder import Generation, GenerationHolder
+from runtime.priority import yield_to_requests
 from runtime.rollout_metrics import RolloutMetrics
 from runtime.settings import RuntimeSettings
 from runtime.target_state import TargetState
@@ -47,7 +48,10 @@ class Reconciler:
         self._metrics = metrics
         self._changed = changed
         self._read_target = read_target
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader")
+        self._has_grant = has_grant
+        self._thread = ThreadPoolExecutor(
+            max_workers=1, thread_name_prefix="loader", initializer=yield_to_requests
+        )
         self._wake = asyncio.Event()
         self._answered = asyncio.Event()
         self._desired: Target | None = None

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from runtime.admin import create_admin_app
 from runtime.app import create_data_app
 from runtime.instance import Instance
+from runtime.priority import switch_threads_quickly
 from runtime.settings import RuntimeSettings
 from weightshift.artifacts.open_store import open_store
 from weightshift.registry.client import RegistryClient
@@ -50,6 +51,7 @@ async def serve(settings: RuntimeSettings, store_settings: StoreSettings) -> Non
     data = _server(create_data_app(instance))
     admin = _server(create_admin_app(instance))
     # What start-up created lives as long as the process; collections need not look at it again.
+    switch_threads_quickly()
     gc.collect()
     gc.freeze()
     with (
