@@ -48,7 +48,6 @@ class Reconciler:
         self._metrics = metrics
         self._changed = changed
         self._read_target = read_target
-        self._has_grant = has_grant
         self._thread = ThreadPoolExecutor(
             max_workers=1, thread_name_prefix="loader", initializer=yield_to_requests
         )
