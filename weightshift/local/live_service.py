@@ -36,6 +36,11 @@ class LiveService:
     temporal: Client
     directory: Path
 
+    @property
+    def command_environment(self) -> dict[str, str]:
+        """The environment in which the `weightshift` command reaches this stack."""
+        return {**os.environ, **self.stack.environment}
+
     async def push(self, artifact_id: str) -> None:
         """Store and approve one of the demonstration's models."""
         await store_and_approve(self.registry, self.directory / "models" / artifact_id)
