@@ -124,6 +124,13 @@ class GenerationHolder:
             self._retire(outgoing)
         return accepted
 
+    def discard(self, candidate: Generation) -> None:
+        """Retire a candidate that will not serve."""
+        with self._lock:
+            self._resident[candidate.number] = candidate
+            candidate.retired = True
+        self._retire(candidate)
+
     def claim(self, manifest_sha256: str) -> LoadedModel | None:
         """Share a model that is still resident, serving or retired, for one more generation."""
         with self._lock:

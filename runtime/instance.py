@@ -16,9 +16,10 @@ from runtime.compatibility import runtime_build
 from runtime.download import Downloader
 from runtime.execution import Executor
 from runtime.generation_holder import Generation, GenerationHolder
+from runtime.memory_budget import memory_use
 from runtime.model_loader import dispose
 from runtime.reconciler import Reconciler
-from runtime.registry_client import Reporter, TargetWatch, read_now
+from runtime.registry_client import Reporter, TargetWatch, has_grant, read_now
 from runtime.rollout_metrics import RolloutMetrics
 from runtime.settings import RuntimeSettings
 from runtime.signatures import SignatureCache, SignaturePolicy, accepted_keys
@@ -98,6 +99,7 @@ class Instance:
     def report(self) -> InstanceReport:
         """Return what this instance says of itself now."""
         current = self.holder.current
+        memory_used, memory_limit = memory_use(self.settings.device)
         return InstanceReport(
             instance_id=self.settings.instance_id,
             boot_id=self._boot_id,
@@ -110,6 +112,9 @@ class Instance:
             draining=self.admission.is_draining,
             runtime_build=runtime_build(),
             insecure_unsigned=self._signatures.allows_unsigned,
+            feature_schema=current.loaded.feature_schema if current else "",
+            memory_used_bytes=memory_used,
+            memory_limit_bytes=memory_limit,
         )
 
     def render_metrics(self) -> bytes:
@@ -179,6 +184,7 @@ class Instance:
             metrics=self.metrics,
             changed=self._reporter.wake,
             read_target=partial(read_now, self._client, settings.service, settings.cohort),
+            has_grant=partial(has_grant, self._client, settings.instance_id),
         )
 
     async def _guard(self, name: str, run: Callable[[], Awaitable[None]]) -> None:

@@ -1,6 +1,7 @@
 """Whether a second generation fits, decided before anything is allocated."""
 
 import ctypes
+import os
 from pathlib import Path
 
 import torch
@@ -25,6 +26,21 @@ def free_bytes(device: str) -> int:
     if device == "cuda":
         return torch.cuda.mem_get_info()[0]
     return free_host_bytes(Path("/proc"), _CGROUP_ROOT)
+
+
+def memory_use(device: str) -> tuple[int, int]:
+    """Return the bytes in use and their limit: the device's, or this process's and what it may reach."""
+    if device == "cuda":
+        free, total = torch.cuda.mem_get_info()
+        return total - free, total
+    used = resident_bytes(Path("/proc"))
+    return used, used + free_bytes(device)
+
+
+def resident_bytes(proc: Path) -> int:
+    """Return how much of this process is in the host's memory."""
+    pages = int((proc / "self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def free_host_bytes(proc: Path, cgroup_root: Path) -> int:

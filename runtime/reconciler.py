@@ -18,7 +18,7 @@ from runtime.settings import RuntimeSettings
 from runtime.target_state import TargetState
 from weightshift.contracts.instance import CandidatePhase, CandidateProgress
 from weightshift.contracts.target import Target
-from weightshift.errors import AuthorisationInvalid, RevisionConflict, Superseded
+from weightshift.errors import AuthorisationInvalid, GrantWithdrawn, RevisionConflict, Superseded
 
 _logger = logging.getLogger(__name__)
 
@@ -27,7 +27,8 @@ class Reconciler:
     """The only writer of the serving generation. Belongs to the event loop's thread.
 
     `changed` is called, from any thread, whenever a report would differ; `read_target` reads
-    the registry's target within a moment, or returns None; it never raises.
+    the registry's target within a moment, or returns None; `has_grant` tells whether a wave grant lets
+    this instance swap to a target now. Neither of them raises.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Reconciler:
         metrics: RolloutMetrics,
         changed: Callable[[], None],
         read_target: Callable[[], Awaitable[Target | None]],
+        has_grant: Callable[[Target], Awaitable[bool]],
     ) -> None:
         self._settings = settings
         self._holder = holder
@@ -48,6 +50,7 @@ class Reconciler:
         self._metrics = metrics
         self._changed = changed
         self._read_target = read_target
+        self._has_grant = has_grant
         self._thread = ThreadPoolExecutor(
             max_workers=1, thread_name_prefix="loader", initializer=yield_to_requests
         )
@@ -175,17 +178,38 @@ class Reconciler:
         return self._tracker
 
     async def _install(self, target: Target, tracker: CandidateTracker) -> None:
+        await self._await_grant(target)
         loaded = self._holder.claim(target.manifest_sha256)
         if loaded is None:
             loop = asyncio.get_running_loop()
             loaded = await loop.run_in_executor(self._thread, self._preparer.prepare, target, tracker)
             await self._refresh()
         generation = Generation(target=target, loaded=loaded, runtime_build=runtime_build())
+        if not await self._may_swap(target):
+            self._holder.discard(generation)
+            raise GrantWithdrawn
         if not self._holder.install(generation):
             raise Superseded
         self._metrics.installed(generation)
         tracker.install()
         await asyncio.to_thread(self._remember, target)
+
+    async def _await_grant(self, target: Target) -> None:
+        """Wait until this instance's wave has come. Raises `Superseded`."""
+        while not await self._may_swap(target):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.heartbeat):
+                    await self._wake.wait()
+            self._wake.clear()
+            if self._is_superseded(target):
+                # For the loop that follows targets, which has not seen the newer one yet.
+                self._wake.set()
+                raise Superseded
+
+    async def _may_swap(self, target: Target) -> bool:
+        """Whether nothing forbids the swap; an instance without traffic yet needs no grant to start."""
+        is_swap = self.is_settled and self._holder.current is not None
+        return not (target.requires_grant and is_swap) or await self._has_grant(target)
 
     async def _refresh(self) -> None:
         if (target := await self._read_target()) is not None:

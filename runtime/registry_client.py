@@ -24,6 +24,15 @@ async def read_now(client: RegistryClient, service: Service, cohort: Cohort) -> 
     return None
 
 
+async def has_grant(client: RegistryClient, instance_id: str, target: Target) -> bool:
+    """Whether a wave grant covers the instance now; False also when the registry does not answer at once."""
+    with suppress(TimeoutError, WeightshiftError):
+        async with asyncio.timeout(_READ_NOW_SECONDS):
+            grants = await client.wave_grants(target.service)
+            return any(grant.covers(instance_id, target.revision) for grant in grants)
+    return False
+
+
 class TargetWatch:
     """Long-polls one cohort's target and hands every answer to `accept`.
 

@@ -148,6 +148,10 @@ class Superseded(CandidateError):
     """A newer target has replaced this candidate."""
 
 
+class GrantWithdrawn(WeightshiftError):
+    """The wave grant ended before the swap; the candidate waits for another one."""
+
+
 class CandidateFailed(CandidateError):
     """An instance reports that its candidate failed."""
 

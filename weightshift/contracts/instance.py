@@ -67,6 +67,8 @@ class InstanceReport(Message):
 
     `boot_id` changes with every process start, so that a crash and quick restart is still seen.
     `insecure_unsigned` says that it loads artifacts whose signatures nobody checks.
+    `servable_capacity` is relative to other instances of the service; memory is that of the device the
+    model runs on; `feature_schema` is the one requests must follow now, empty while nothing serves.
     """
 
     instance_id: Name
@@ -80,6 +82,9 @@ class InstanceReport(Message):
     draining: bool = False
     runtime_build: str = ""
     servable_capacity: float = 1.0
+    feature_schema: str = ""
+    memory_used_bytes: int | None = None
+    memory_limit_bytes: int | None = None
     insecure_unsigned: bool = False
 
 

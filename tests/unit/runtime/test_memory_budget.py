@@ -1,8 +1,9 @@
+import os
 from pathlib import Path
 
 import pytest
 
-from runtime.memory_budget import check_budget, free_bytes, free_host_bytes
+from runtime.memory_budget import check_budget, free_bytes, free_host_bytes, memory_use, resident_bytes
 from weightshift.errors import OutOfMemory
 
 MIB = 1 << 20
@@ -48,3 +49,10 @@ def test_the_margin_counts() -> None:
     check_budget(1, device="cpu", margin=0)
     with pytest.raises(OutOfMemory, match="margin"):
         check_budget(1, device="cpu", margin=2 * free)
+
+
+def test_what_is_in_use_is_this_processs_own(proc: Path) -> None:
+    (proc / "self/statm").write_text("900 25 3 1 0 9 0\n")
+    assert resident_bytes(proc) == 25 * os.sysconf("SC_PAGE_SIZE")
+    used, limit = memory_use("cpu")
+    assert 0 < used < limit
