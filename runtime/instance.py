@@ -36,6 +36,13 @@ class Instance:
 
     def __init__(self, *, settings: RuntimeSettings, store: ObjectStore, client: RegistryClient) -> None:
         self.settings = settings
+        # First, because it may refuse the settings, and nothing must run then.
+        self._signatures = SignaturePolicy(
+            accepted=accepted_keys(settings),
+            signatures=SignatureCache(directory=settings.cache_dir / "signatures", store=store),
+        )
+        if self._signatures.allows_unsigned:
+            _logger.warning("insecure_unsigned is set: artifacts and targets are loaded unsigned")
         self._boot_id = uuid.uuid4().hex
         self._client = client
         self._tasks: list[asyncio.Task[None]] = []
@@ -60,12 +67,6 @@ class Instance:
             max_batch=settings.max_batch,
         )
         self._reporter = Reporter(client=client, heartbeat=settings.heartbeat, report=self.report)
-        self._signatures = SignaturePolicy(
-            accepted=accepted_keys(settings),
-            signatures=SignatureCache(directory=settings.cache_dir / "signatures", store=store),
-        )
-        if self._signatures.allows_unsigned:
-            _logger.warning("insecure_unsigned is set: artifacts and targets are loaded unsigned")
         self._reconciler = self._create_reconciler(store)
         self._watch = TargetWatch(
             client=client,

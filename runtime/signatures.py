@@ -3,6 +3,7 @@
 import hashlib
 import os
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -94,9 +95,16 @@ class SignatureCache:
 class SignaturePolicy:
     """Checks targets and artifacts against the accepted keys; without keys it lets everything through."""
 
-    def __init__(self, *, accepted: AcceptedKeys | None, signatures: SignatureCache) -> None:
+    def __init__(
+        self,
+        *,
+        accepted: AcceptedKeys | None,
+        signatures: SignatureCache,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self._accepted = accepted
         self._signatures = signatures
+        self._clock = clock
 
     @property
     def allows_unsigned(self) -> bool:
@@ -106,7 +114,7 @@ class SignaturePolicy:
     def check_new_target(self, target: Target) -> None:
         """Check a target that is seen for the first time, dates included. Raises `AuthorisationInvalid`."""
         if self._accepted is not None:
-            verify_authorisation(target, keys=self._accepted.release, now=datetime.now(UTC))
+            verify_authorisation(target, keys=self._accepted.release, now=self._clock())
 
     def check_artifact(self, target: Target, manifest: Manifest) -> None:
         """Check the target's authorisation again, and the signature of the artifact that it names.

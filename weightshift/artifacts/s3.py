@@ -3,11 +3,10 @@
 import hashlib
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import boto3
 from botocore.config import Config
@@ -15,16 +14,20 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from weightshift.artifacts.base import check_key
 from weightshift.artifacts.files import open_file
+from weightshift.artifacts.s3_upload import (
+    MultipartUpload,
+    error_code,
+    is_upload_gone,
+    put_if_absent,
+    read_exactly,
+)
 from weightshift.errors import DigestMismatch, ObjectStoreUnreachable, UnknownArtifact, UnsafeArtifact
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
-    from mypy_boto3_s3.type_defs import CompletedPartTypeDef
 
 PART_BYTES = 8 << 20
 MAX_PARTS = 10_000
-PARTS_IN_FLIGHT = 3
-"""Parts of one file sent at once; with the one being read this bounds the memory a file takes."""
 
 _CONFIG = Config(
     connect_timeout=5,
@@ -36,11 +39,6 @@ _CONFIG = Config(
     response_checksum_validation="when_required",
 )
 _MISSING = {"404", "NoSuchKey", "NotFound"}
-_EXISTING = {"412", "PreconditionFailed"}
-
-
-class _Condition(TypedDict, total=False):
-    IfNoneMatch: str
 
 
 class S3ObjectStore:
@@ -66,7 +64,7 @@ class S3ObjectStore:
             try:
                 self._client.head_object(Bucket=self._bucket, Key=self._key(key))
             except ClientError as error:
-                if _code(error) in _MISSING:
+                if error_code(error) in _MISSING:
                     return False
                 raise
             return True
@@ -74,7 +72,7 @@ class S3ObjectStore:
     def put_bytes(self, key: str, content: bytes) -> None:
         """Store a small object; an existing one is left alone."""
         with _reachable():
-            _if_absent(
+            put_if_absent(
                 lambda condition: self._client.put_object(
                     Bucket=self._bucket, Key=self._key(key), Body=content, **condition
                 )
@@ -96,7 +94,7 @@ class S3ObjectStore:
             if size > part_bytes:
                 self._put_parts(key, file, part_bytes, report, sha256)
                 return
-            content = _read_exactly(file, part_bytes + 1)
+            content = read_exactly(file, part_bytes + 1)
             _check(key, hashlib.sha256(content).hexdigest(), sha256)
             self.put_bytes(key, content)
             report(len(content))
@@ -109,9 +107,9 @@ class S3ObjectStore:
                     Bucket=self._bucket, Key=self._key(key), Range=f"bytes={offset}-"
                 )
             except ClientError as error:
-                if _code(error) in _MISSING:
+                if error_code(error) in _MISSING:
                     raise UnknownArtifact(f"The store holds no {key}; push the artifact again.") from error
-                if _code(error) in {"416", "InvalidRange"}:
+                if error_code(error) in {"416", "InvalidRange"}:
                     return
                 raise
             with closing(answer["Body"]) as body:
@@ -125,65 +123,19 @@ class S3ObjectStore:
     def _put_parts(
         self, key: str, file: FileIO, part_bytes: int, report: Callable[[int], None], sha256: str | None
     ) -> None:
-        """Send a file in parts; nobody sees any of them before the digest of the whole is right."""
-        name = self._key(key)
+        upload = MultipartUpload(
+            client=self._client,
+            bucket=self._bucket,
+            key=self._key(key),
+            part_bytes=part_bytes,
+            report=report,
+        )
         with _reachable():
-            upload = self._client.create_multipart_upload(Bucket=self._bucket, Key=name)["UploadId"]
             try:
-                digest, tags = self._send_parts(name, upload, file, part_bytes, report)
-                _check(key, digest, sha256)
-                parts: list[CompletedPartTypeDef] = [
-                    {"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, start=1)
-                ]
-                completed = _if_absent(
-                    lambda condition: self._client.complete_multipart_upload(
-                        Bucket=self._bucket,
-                        Key=name,
-                        UploadId=upload,
-                        MultipartUpload={"Parts": parts},
-                        **condition,
-                    )
-                )
-            except BaseException:
-                self._abort(name, upload)
-                raise
-            if not completed:
-                self._abort(name, upload)
-
-    def _abort(self, name: str, upload: str) -> None:
-        # What cannot be aborted now is left to the bucket's lifecycle rule.
-        with suppress(BotoCoreError, ClientError):
-            self._client.abort_multipart_upload(Bucket=self._bucket, Key=name, UploadId=upload)
-
-    def _send_parts(
-        self, name: str, upload: str, file: FileIO, part_bytes: int, report: Callable[[int], None]
-    ) -> tuple[str, list[str]]:
-        digest, tags = hashlib.sha256(), list[str]()
-        in_flight: list[Future[str]] = []
-
-        def send(number: int, content: bytes) -> str:
-            tag = self._client.upload_part(
-                Bucket=self._bucket, Key=name, UploadId=upload, PartNumber=number, Body=content
-            )["ETag"]
-            report(len(content))
-            return tag
-
-        with ThreadPoolExecutor(PARTS_IN_FLIGHT, thread_name_prefix="part") as pool:
-            while content := _read_exactly(file, part_bytes):
-                digest.update(content)
-                if len(in_flight) == PARTS_IN_FLIGHT:
-                    tags.append(in_flight.pop(0).result())
-                in_flight.append(pool.submit(send, len(tags) + len(in_flight) + 1, content))
-            tags.extend(future.result() for future in in_flight)
-        return digest.hexdigest(), tags
-
-
-def _read_exactly(file: FileIO, count: int) -> bytes:
-    """Read `count` bytes, or all that are left; one unbuffered read may return fewer."""
-    content = file.read(count)
-    while len(content) < count and (chunk := file.read(count - len(content))):
-        content += chunk
-    return content
+                upload.send(file, sha256=sha256)
+            except ClientError as error:
+                if not (is_upload_gone(error) and self.exists(key)):
+                    raise
 
 
 def _check(key: str, actual: str, expected: str | None) -> None:
@@ -191,32 +143,12 @@ def _check(key: str, actual: str, expected: str | None) -> None:
         raise DigestMismatch(f"The file for {key} changed since it was hashed; build it again.")
 
 
-def _code(error: ClientError) -> str:
-    return error.response.get("Error", {}).get("Code", "")
-
-
-def _if_absent(put: Callable[[_Condition], object]) -> bool:
-    """Put on condition that the key is free, where the service knows conditions; say whether it was.
-
-    A taken key is fine: keys are content-addressed, so whoever was first stored the same bytes.
-    """
-    try:
-        put({"IfNoneMatch": "*"})
-    except ClientError as error:
-        if _code(error) in _EXISTING:
-            return False
-        if _code(error) != "NotImplemented":
-            raise
-        put({})
-    return True
-
-
 @contextmanager
 def _reachable() -> Iterator[None]:
     try:
         yield
     except (BotoCoreError, ClientError, OSError) as error:
-        reason = _code(error) if isinstance(error, ClientError) else type(error).__name__
+        reason = error_code(error) if isinstance(error, ClientError) else type(error).__name__
         raise ObjectStoreUnreachable(
             f"The object store does not answer as expected ({reason}); check WEIGHTSHIFT_STORE_URL, "
             "WEIGHTSHIFT_STORE_ENDPOINT and the credentials."

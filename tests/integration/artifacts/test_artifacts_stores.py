@@ -6,9 +6,11 @@ import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
 from weightshift.artifacts.base import ObjectStore, blob_key, manifest_key
 from weightshift.artifacts.build import build_manifest, read_manifest
@@ -181,3 +183,98 @@ def test_a_service_that_is_away_is_unreachable(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ObjectStoreUnreachable) as caught:
         store.exists("models/x")
     assert "not-a-secret" not in str(caught.value)
+
+
+class Uploads:
+    """Watches the parts that a store sends, and can cut it off before one of them."""
+
+    def __init__(self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.client: Any = store._client  # type: ignore[attr-defined]
+        self.sent: list[int] = []
+        self.cut_at: int | None = None
+        self._upload_part = self.client.upload_part
+        monkeypatch.setattr(self.client, "upload_part", self._send)
+
+    def _send(self, **options: Any) -> Any:
+        if options["PartNumber"] == self.cut_at:
+            raise EndpointConnectionError(endpoint_url="http://cut-off")
+        answer = self._upload_part(**options)
+        self.sent.append(options["PartNumber"])
+        return answer
+
+    def unfinished(self, store: ObjectStore, key: str) -> int:
+        bucket, _, name = store.uri(key).removeprefix("s3://").partition("/")
+        found = self.client.list_multipart_uploads(Bucket=bucket, Prefix=name)
+        return len(found.get("Uploads", ()))
+
+
+@pytest.fixture
+def uploads(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Uploads:
+    return Uploads(store, monkeypatch)
+
+
+@pytest.mark.parametrize("store", ["s3"], indirect=True)
+def test_an_interrupted_upload_goes_on_where_it_stopped(
+    store: ObjectStore, uploads: Uploads, tmp_path: Path
+) -> None:
+    content = os.urandom(LARGE)
+    path = tmp_path / "large"
+    path.write_bytes(content)
+    sha256 = hashlib.sha256(content).hexdigest()
+    uploads.cut_at = 3
+    with pytest.raises(ObjectStoreUnreachable):
+        store.put_file("models/x", path, sha256=sha256)
+    before = set(uploads.sent)
+    assert before >= {1, 2}
+    assert not store.exists("models/x")
+    uploads.cut_at = None
+    uploads.sent.clear()
+    done: list[int] = []
+    store.put_file("models/x", path, progress=done.append, sha256=sha256)
+    assert set(uploads.sent) == {1, 2, 3, 4} - before
+    assert sum(done) == LARGE
+    assert content_of(store, "models/x") == content
+    assert uploads.unfinished(store, "models/x") == 0
+
+
+@pytest.mark.parametrize("store", ["s3"], indirect=True)
+def test_parts_of_other_content_are_sent_again(store: ObjectStore, uploads: Uploads, tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(os.urandom(LARGE))
+    uploads.cut_at = 4
+    with pytest.raises(ObjectStoreUnreachable):
+        store.put_file("models/x", path)
+    uploads.cut_at = None
+    content = os.urandom(LARGE)
+    path.write_bytes(content)
+    store.put_file("models/x", path, sha256=hashlib.sha256(content).hexdigest())
+    assert content_of(store, "models/x") == content
+
+
+@pytest.mark.parametrize("store", ["s3"], indirect=True)
+def test_a_file_that_changed_leaves_no_upload_behind(
+    store: ObjectStore, uploads: Uploads, tmp_path: Path
+) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(os.urandom(LARGE))
+    with pytest.raises(DigestMismatch):
+        store.put_file("models/x", path, sha256="0" * 64)
+    assert uploads.unfinished(store, "models/x") == 0
+
+
+@pytest.mark.parametrize("store", ["s3"], indirect=True)
+def test_an_upload_that_another_push_completes_meanwhile_is_done(
+    store: ObjectStore, uploads: Uploads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = os.urandom(LARGE)
+    path = tmp_path / "large"
+    path.write_bytes(content)
+    complete = uploads.client.complete_multipart_upload
+
+    def complete_twice(**options: Any) -> Any:
+        complete(**options)
+        return complete(**options)
+
+    monkeypatch.setattr(uploads.client, "complete_multipart_upload", complete_twice)
+    store.put_file("models/x", path, sha256=hashlib.sha256(content).hexdigest())
+    assert content_of(store, "models/x") == content

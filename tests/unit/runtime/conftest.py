@@ -20,6 +20,7 @@ from runtime.generation_holder import Generation, LoadedModel
 from runtime.instance import Instance
 from runtime.settings import RuntimeSettings
 from weightshift.artifacts.base import blob_key, manifest_key
+from weightshift.artifacts.release_authorisation import ReleaseAuthoriser
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.instance import InstanceReport
 from weightshift.contracts.manifest import ArtifactRecord, Manifest, ManifestFile, Precision, WeightFormat
@@ -41,6 +42,7 @@ class DictStore:
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
+        self.read: list[str] = []
 
     def uri(self, key: str) -> str:
         return f"memory:///{key}"
@@ -55,6 +57,7 @@ class DictStore:
         self.put_bytes(key, path.read_bytes())
 
     def stream(self, key: str, *, chunk_bytes: int = 1 << 20, offset: int = 0) -> Iterator[bytes]:
+        self.read.append(key)
         if key not in self.objects:
             raise UnknownArtifact
         content = self.objects[key]
@@ -167,10 +170,10 @@ def make_generation(make_target: Callable[..., Target]) -> Callable[..., Generat
 class World:
     """A registry, a store and a cache directory; instances come and go."""
 
-    def __init__(self, root: Path, store: Any) -> None:
+    def __init__(self, root: Path, store: Any, authoriser: ReleaseAuthoriser | None = None) -> None:
         self.root = root
         self.store = store
-        self.registry = MemoryRegistry()
+        self.registry = MemoryRegistry(authoriser=authoriser)
         tokens = MemoryTokens()
         self._token = tokens.issue(
             Grant(role=Role.RUNTIME, subject="runtime", model="ranker", environment="test")
@@ -180,13 +183,14 @@ class World:
         )
         self._operations = 0
 
-    async def publish(self, manifest: Manifest, **fields: Any) -> Target:
+    async def publish(self, manifest: Manifest, signature: str | None = None, **fields: Any) -> Target:
         record = ArtifactRecord(
             model="ranker",
             artifact_id=manifest.artifact_id,
             manifest_uri="",
             manifest_sha256=manifest.digest(),
             feature_schema=manifest.feature_schema,
+            signature_sha256=signature,
         )
         await self.registry.register_artifact(record, operator="test")
         await self.registry.approve_artifact("ranker", manifest.artifact_id, operator="test")
@@ -262,6 +266,14 @@ class World:
             base_url="http://admin",
             headers={"authorization": f"Bearer {ADMIN_TOKEN}"},
         )
+
+
+@pytest.fixture
+def make_world(tmp_path: Path, store: DictStore) -> Callable[..., World]:
+    def make(authoriser: ReleaseAuthoriser) -> World:
+        return World(tmp_path, store, authoriser)
+
+    return make
 
 
 @pytest.fixture
