@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import signal
+import sys
 from datetime import timedelta
 
 from pydantic import Field
@@ -20,6 +21,7 @@ from activities.prometheus import PrometheusReader
 from activities.registry import RegistryActivities
 from activities.stage_metrics import MetricsReader
 from weightshift.artifacts.configured_keys import release_authoriser
+from weightshift.errors import WeightshiftError
 from weightshift.mesh.base import Mesh
 from weightshift.mesh.envoy import EnvoyMesh
 from weightshift.registry.base import Registry
@@ -94,6 +96,7 @@ async def main() -> None:
     """Run both workers until SIGTERM or SIGINT, then let activities end gracefully."""
     settings, temporal, registry_settings = WorkerSettings(), TemporalSettings(), RegistrySettings()
     mesh_settings, metrics_settings = MeshSettings(), MetricsSettings()
+    authoriser = release_authoriser(AuthorisationSettings())
     runtime = Runtime(
         telemetry=TelemetryConfig(metrics=PrometheusConfig(bind_address=settings.metrics_address))
     )
@@ -111,7 +114,7 @@ async def main() -> None:
             dsn=registry_settings.dsn.get_secret_value(),
             pool_size=registry_settings.pool_size,
             timeout=registry_settings.timeout,
-            authoriser=release_authoriser(AuthorisationSettings()),
+            authoriser=authoriser,
         )
         stack.push_async_callback(registry.close)
         mesh = EnvoyMesh(
@@ -134,5 +137,14 @@ async def main() -> None:
         await stop.wait()
 
 
+def run() -> None:
+    """Run as a process; an error of ours is one line on standard error."""
+    try:
+        asyncio.run(main())
+    except WeightshiftError as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(error.exit_code) from None
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    run()

@@ -158,12 +158,13 @@ def _use(use: ArtifactUse) -> str:
 
 
 def _as_table(records: Iterable[ArtifactRecord]) -> RenderableType:
-    columns = ("ARTIFACT", "STATE", "FEATURE SCHEMA", "MANIFEST", "CREATED")
+    columns = ("ARTIFACT", "STATE", "FEATURE SCHEMA", "SIGNED", "MANIFEST", "CREATED")
     rows = [
         (
             record.artifact_id,
             record.state,
             record.feature_schema,
+            "yes" if record.signature_sha256 else "no",
             record.manifest_sha256,
             record.created_at and record.created_at.isoformat(timespec="seconds"),
         )

@@ -35,7 +35,7 @@ def _row(state: InstanceState) -> tuple[object, ...]:
     return (
         report.instance_id,
         report.cohort,
-        _condition(state),
+        _condition(state) + (", unsigned allowed" if report.insecure_unsigned else ""),
         actual and actual.artifact_id,
         actual and actual.revision,
         report.candidate and _progress(report.candidate),

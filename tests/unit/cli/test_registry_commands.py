@@ -213,6 +213,7 @@ ACTUAL = LoadedGeneration(
         ({}, False, ["canary-0", "not ready"]),
         ({"ready": True, "actual": ACTUAL}, False, [" ready ", "v2", "7"]),
         ({"ready": True}, True, ["lost"]),
+        ({"ready": True, "insecure_unsigned": True}, False, ["ready, unsigned allowed"]),
         ({"ready": True, "draining": True}, False, ["draining"]),
         ({"candidate": FAILED}, False, ["v3 failed: wrong shape"]),
     ],
