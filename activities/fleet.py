@@ -38,10 +38,10 @@ def assess(wait: FleetWait, states: Sequence[InstanceState]) -> Assessment:
     for reference in wait.instances:
         state = by_id.get(reference.instance_id)
         error = _permanent_error(state, wait.revision)
-        if error is not None:
-            failed.append((reference.instance_id, error))
-        elif state is not None and not state.lost and _has_passed(state, wait):
+        if state is not None and not state.lost and _has_passed(state, wait):
             done.append(_progress(reference, state, wait.revision))
+        elif error is not None:
+            failed.append((reference.instance_id, error))
         elif not (wait.tolerate_lost and (state is None or state.lost)):
             awaited.append(reference.instance_id)
     return Assessment(tuple(done), tuple(awaited), tuple(failed))

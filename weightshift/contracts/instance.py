@@ -46,10 +46,10 @@ class CandidateProgress(Message):
     error: InstanceError | None = None
 
     def has_passed(self, phase: CandidatePhase) -> bool:
-        """Whether `phase` is complete."""
-        if self.phase is CandidatePhase.FAILED:
-            return False
-        return _PHASE_ORDER.index(self.phase) > _PHASE_ORDER.index(phase)
+        """Whether `phase` is over; a failed candidate has passed what comes before the phase it failed in."""
+        if self.phase is not CandidatePhase.FAILED:
+            return _PHASE_ORDER.index(self.phase) > _PHASE_ORDER.index(phase)
+        return self.error is not None and _PHASE_ORDER.index(self.error.phase) > _PHASE_ORDER.index(phase)
 
 
 class LoadedGeneration(Message):

@@ -92,6 +92,17 @@ def test_only_a_permanent_error_of_this_revision_is_final(permanent: bool, failu
     assert [instance_id for instance_id, _ in assessment.failed] == failures
 
 
+def test_what_fails_at_verification_has_been_downloaded() -> None:
+    error = InstanceError(
+        type="IncompatibleModel", message="no", phase=CandidatePhase.VERIFYING, permanent=True
+    )
+    states = tuple(
+        state(one.instance_id, candidate=candidate(CandidatePhase.FAILED, error=error)) for one in REFERENCES
+    )
+    assert not assess(wait(CandidatePhase.DOWNLOADING), states).failed
+    assert len(assess(wait(CandidatePhase.VERIFYING), states).failed) == 2
+
+
 def test_a_lost_instance_is_awaited_unless_it_is_tolerated() -> None:
     states = (state("canary-0", actual=loaded()), state("canary-1", lost=True, actual=loaded()))
     assert assess(wait(CandidatePhase.DRY_RUNNING), states).awaited == ("canary-1",)
