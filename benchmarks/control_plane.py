@@ -52,7 +52,7 @@ async def rollback_milliseconds(live: LiveService, mesh: EnvoyMesh, artifact_id:
     while (await mesh.read(service)).split.canary != 0:
         pass
     milliseconds = (time.perf_counter() - started) * 1000
-    await live.client.result(service)
+    await live.ended()
     return milliseconds
 
 

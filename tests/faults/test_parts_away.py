@@ -52,7 +52,7 @@ async def test_traffic_goes_back_while_a_part_is_away(live: LiveService, away: s
             assert str(status.split) == "100/0"
         finally:
             await live.stack.start(away)
-        result = await live.client.result(live.stack.service)
+        result = await live.ended()
     assert (result.outcome, str(result.split)) == (Outcome.ROLLED_BACK, "100/0")
 
 
@@ -69,7 +69,7 @@ async def test_breaking_the_glass_while_temporal_is_away(live: LiveService) -> N
         finally:
             await live.stack.start("temporal")
         await live.client.rollback(live.stack.service, RollbackRequest(reason="smelled"))
-        result = await live.client.result(live.stack.service)
+        result = await live.ended()
     assert result.outcome is Outcome.ROLLED_BACK
     outcome = (await live.release("v42", AT_ONCE)).outcome
     assert outcome is Outcome.PROMOTED, "the next release is above the broken glass"

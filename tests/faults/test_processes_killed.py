@@ -64,7 +64,7 @@ async def test_a_killed_worker_goes_on_where_it_was(live: LiveService) -> None:
         await until_observing(live, 50)
         await live.stack.kill("worker")
         await live.stack.start("worker")
-        result = await live.client.result(live.stack.service)
+        result = await live.ended()
     assert result.outcome is Outcome.PROMOTED
     writes = await mesh_writes(live)
     assert len(writes) == 3, "50 %, 100 %, back to stable: no traffic was shifted twice"
@@ -79,7 +79,7 @@ async def test_a_killed_canary_rolls_back_within_an_interval(live: LiveService) 
         await until_observing(live, 50)
         await live.stack.kill("canary-0")
         killed = time.monotonic()
-        result = await live.client.result(live.stack.service)
+        result = await live.ended()
         seconds = time.monotonic() - killed
         before = traffic.figures["requests"]
         await traffic.wait_for(lambda figures: figures["requests"] > before + 100, seconds=30)

@@ -1,5 +1,6 @@
 """A whole local stack with a released model, under checked traffic: for faults and benchmarks."""
 
+import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -13,7 +14,7 @@ from ulid import ULID
 
 from weightshift.client import ReleaseClient
 from weightshift.contracts.plan import Plan
-from weightshift.contracts.release import ReleaseRequest, ReleaseStatus
+from weightshift.contracts.release import ReleaseRequest, ReleaseResult, ReleaseStatus
 from weightshift.errors import LocalStackError
 from weightshift.local.demo_artifacts import store_and_approve
 from weightshift.local.demo_models import RECIPES, build_models
@@ -24,6 +25,7 @@ from weightshift.settings import TemporalSettings
 
 AT_ONCE = Plan.model_validate({"stages": [100], "window": 0, "max_window": 0, "retain": 0})
 """No windows: as fast as the parts allow."""
+_LONGEST_RELEASE_SECONDS = 120.0
 
 
 @dataclass
@@ -60,8 +62,13 @@ class LiveService:
     async def release(self, artifact_id: str, plan: Plan) -> ReleaseStatus:
         """Start a release and wait until it has let go of everything."""
         await self.start(artifact_id, plan)
-        await self.client.result(self.stack.service)
+        await self.ended()
         return await self.client.status(self.stack.service)
+
+    async def ended(self) -> ReleaseResult:
+        """Wait until the release has let go of everything. Raises TimeoutError after two minutes."""
+        async with asyncio.timeout(_LONGEST_RELEASE_SECONDS):
+            return await self.client.result(self.stack.service)
 
     @contextlib.asynccontextmanager
     async def traffic(self, *released: str, rate: float = 100) -> AsyncIterator[TrafficProcess]:
