@@ -23,7 +23,7 @@ from activities.stage_metrics import MetricsReader
 from weightshift.artifacts.configured_keys import release_authoriser
 from weightshift.errors import WeightshiftError
 from weightshift.mesh.base import Mesh
-from weightshift.mesh.envoy import EnvoyMesh
+from weightshift.mesh.open_mesh import open_mesh
 from weightshift.registry.base import Registry
 from weightshift.registry.store import PostgresRegistry
 from weightshift.settings import (
@@ -92,20 +92,23 @@ def build_workers(
     return control, traffic
 
 
-async def main() -> None:
-    """Run both workers until SIGTERM or SIGINT, then let activities end gracefully."""
-    settings, temporal, registry_settings = WorkerSettings(), TemporalSettings(), RegistrySettings()
-    mesh_settings, metrics_settings = MeshSettings(), MetricsSettings()
-    authoriser = release_authoriser(AuthorisationSettings())
+async def _connect(temporal: TemporalSettings, settings: WorkerSettings) -> Client:
     runtime = Runtime(
         telemetry=TelemetryConfig(metrics=PrometheusConfig(bind_address=settings.metrics_address))
     )
-    client = await Client.connect(
+    return await Client.connect(
         temporal.address,
         namespace=temporal.namespace,
         data_converter=pydantic_data_converter,
         runtime=runtime,
     )
+
+
+async def main() -> None:
+    """Run both workers until SIGTERM or SIGINT, then let activities end gracefully."""
+    settings, temporal, registry_settings = WorkerSettings(), TemporalSettings(), RegistrySettings()
+    authoriser = release_authoriser(AuthorisationSettings())
+    client = await _connect(temporal, settings)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -117,18 +120,13 @@ async def main() -> None:
             authoriser=authoriser,
         )
         stack.push_async_callback(registry.close)
-        mesh = EnvoyMesh(
-            agent_urls=(mesh_settings.agent_url,),
-            token=mesh_settings.agent_token,
-            timeout=mesh_settings.timeout,
-            confirm_timeout=mesh_settings.confirm_timeout,
-        )
+        mesh = open_mesh(MeshSettings())
         stack.push_async_callback(mesh.aclose)
         workers = build_workers(
             client,
             registry=registry,
             mesh=mesh,
-            reader=PrometheusReader(settings=metrics_settings),
+            reader=PrometheusReader(settings=MetricsSettings()),
             lost_after=timedelta(seconds=registry_settings.lost_after),
             settings=settings,
         )

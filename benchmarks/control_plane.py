@@ -21,6 +21,7 @@ from weightshift.contracts.plan import Plan
 from weightshift.contracts.release import ReleasePhase, RollbackRequest
 from weightshift.local.live_service import LiveService, live_service
 from weightshift.mesh.envoy import EnvoyMesh
+from weightshift.mesh.open_mesh import open_mesh
 from weightshift.settings import MeshSettings
 
 STAGES = [5, 25, 50, 100]
@@ -67,13 +68,7 @@ async def measure(rounds: int) -> dict[str, Any]:
     """Run everything on one stack and return the figures."""
     directory = Path(tempfile.mkdtemp(prefix="weightshift-benchmark-"))
     async with live_service(directory) as live:
-        settings = MeshSettings()
-        mesh = EnvoyMesh(
-            agent_urls=(settings.agent_url,),
-            token=settings.agent_token,
-            timeout=settings.timeout,
-            confirm_timeout=settings.confirm_timeout,
-        )
+        mesh = open_mesh(MeshSettings())
         started = time.perf_counter()
         await live.release("v42", AT_ONCE)
         overhead = time.perf_counter() - started

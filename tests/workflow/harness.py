@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
-from temporalio import activity
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
 from temporalio.client import Client
@@ -17,28 +16,16 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
-from activities.evidence import record_evidence
 from activities.fleet import FleetActivities
 from activities.mesh import MeshActivities
 from activities.options import mesh_queue
 from activities.registry import RegistryActivities
+from tests.workflow.twins import CountingMesh, ScriptedObservations, SimulatedFleet
 from weightshift.client import ReleaseClient
-from weightshift.contracts.commands import Observation, Observed
-from weightshift.contracts.identity import Cohort, Fence, Service
-from weightshift.contracts.instance import (
-    CandidatePhase,
-    CandidateProgress,
-    InstanceError,
-    InstanceReport,
-    LoadedGeneration,
-)
+from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.manifest import ArtifactRecord
 from weightshift.contracts.plan import Gate, Metric, Plan, Stage
 from weightshift.contracts.release import Outcome, ReleasePhase, ReleaseRequest, ReleaseResult
-from weightshift.contracts.target import Target
-from weightshift.contracts.traffic import MeshState, TrafficSplit
-from weightshift.contracts.verdict import StageOutcome, StageVerdict
-from weightshift.mesh.memory import MemoryMesh
 from weightshift.registry.memory import MemoryRegistry
 from workflows.release import ReleaseWorkflow
 
@@ -75,116 +62,6 @@ async def time_skipping_server() -> AsyncIterator[WorkflowEnvironment]:
             )
         )
         yield environment
-
-
-class SimulatedFleet:
-    """Instances that follow their cohort's target at once, unless told how to misbehave."""
-
-    def __init__(self, registry: MemoryRegistry, service: Service) -> None:
-        self._registry = registry
-        self._service = service
-        self._instances = [(cohort, f"{cohort}-{i}") for cohort in Cohort for i in range(2)]
-        self.unfit: set[str] = set()
-        self.stuck: set[str] = set()
-        self.served: list[tuple[str, int, str]] = []
-
-    async def run(self) -> None:
-        """Report for ever."""
-        while True:
-            await self.follow()
-            await asyncio.sleep(0.005)
-
-    async def follow(self) -> None:
-        """Let every instance take one look at its target."""
-        if not self._registry.available:
-            return
-        targets = await self._registry.targets(self._service)
-        for cohort, instance_id in self._instances:
-            await self._registry.report(self._report(cohort, instance_id, targets.of(cohort)))
-
-    def _report(self, cohort: Cohort, instance_id: str, target: Target | None) -> InstanceReport:
-        base = InstanceReport(
-            instance_id=instance_id, boot_id="1", service=self._service, cohort=cohort, ready=True
-        )
-        if target is None:
-            return base.model_copy(update={"ready": False})
-        if target.artifact_id in self.unfit:
-            return base.model_copy(update={"candidate": _unfit(target)})
-        if target.artifact_id in self.stuck:
-            return base.model_copy(update={"candidate": _candidate(target, CandidatePhase.LOADING)})
-        served = (instance_id, target.revision, target.artifact_id)
-        if served not in self.served:
-            self.served.append(served)
-        actual = LoadedGeneration(
-            revision=target.revision,
-            artifact_id=target.artifact_id,
-            manifest_sha256=target.manifest_sha256,
-            feature_schema=target.feature_schema,
-            generation=target.revision,
-        )
-        candidate = _candidate(target, CandidatePhase.INSTALLED)
-        return base.model_copy(update={"actual": actual, "candidate": candidate})
-
-
-def _candidate(target: Target, phase: CandidatePhase) -> CandidateProgress:
-    return CandidateProgress(
-        revision=target.revision,
-        artifact_id=target.artifact_id,
-        phase=phase,
-        phase_seconds={"downloading": 0.5, "loading": 0.25},
-    )
-
-
-def _unfit(target: Target) -> CandidateProgress:
-    error = InstanceError(
-        type="IncompatibleModel",
-        message="layers.0.weight has shape [64, 82], the architecture needs [64, 88]",
-        phase=CandidatePhase.VERIFYING,
-        permanent=True,
-    )
-    return _candidate(target, CandidatePhase.FAILED).model_copy(update={"error": error})
-
-
-class ScriptedObservations:
-    """Stands in for the judgement of metrics: healthy, unless a weight is told otherwise."""
-
-    def __init__(self, registry: MemoryRegistry) -> None:
-        self.outcomes: dict[int, list[StageOutcome]] = {}
-        self.asked: list[Observation] = []
-        self.blocked: set[int] = set()
-        self.patient = False
-        self.reached = asyncio.Condition()
-        self._registry = registry
-
-    @activity.defn(name="metrics.observe")
-    async def observe(self, observation: Observation) -> Observed:
-        """Answer by the script; a blocked weight is judged for ever."""
-        weight = observation.stage.weight
-        async with self.reached:
-            self.asked.append(observation)
-            self.reached.notify_all()
-        while weight in self.blocked:
-            activity.heartbeat()
-            await asyncio.sleep(0.01)
-        if self.patient:
-            await asyncio.sleep(observation.stage.window.total_seconds() + 0.1)
-        script = self.outcomes.get(weight, [])
-        outcome = script.pop(0) if script else StageOutcome.HEALTHY
-        verdict = StageVerdict(outcome=outcome, reason=f"scripted {outcome}")
-        recorded = self._registry.available
-        if recorded:
-            await record_evidence(self._registry, observation.evidence)
-        return Observed(verdict=verdict, evidence_recorded=recorded)
-
-
-class CountingMesh(MemoryMesh):
-    """Counts the attempts, also those that fail."""
-
-    attempts = 0
-
-    async def write(self, service: Service, split: TrafficSplit, fence: Fence) -> MeshState:
-        self.attempts += 1
-        return await super().write(service, split, fence)
 
 
 class Harness:

@@ -61,15 +61,9 @@ class Connections:
 
     def mesh(self) -> "EnvoyMesh":
         """Return a client of the mesh agent; its token comes from WEIGHTSHIFT_MESH_AGENT_TOKEN only."""
-        from weightshift.mesh.envoy import EnvoyMesh  # noqa: PLC0415
+        from weightshift.mesh.open_mesh import open_mesh  # noqa: PLC0415
 
-        settings = MeshSettings()
-        return EnvoyMesh(
-            agent_urls=(settings.agent_url,),
-            token=settings.agent_token,
-            timeout=settings.timeout,
-            confirm_timeout=settings.confirm_timeout,
-        )
+        return open_mesh(MeshSettings())
 
     def signing_key(self, arguments: argparse.Namespace) -> "SigningKey":
         """Return the key to sign artifacts with. Raises `InvalidInput` when there is none."""

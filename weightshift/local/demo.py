@@ -23,7 +23,7 @@ from weightshift.local.demo_artifacts import store_and_approve
 from weightshift.local.demo_releases import DemoReleases
 from weightshift.local.demo_report import DemoFigures, describe
 from weightshift.local.traffic_process import Figures, TrafficProcess
-from weightshift.mesh.envoy import EnvoyMesh
+from weightshift.mesh.open_mesh import open_mesh
 from weightshift.registry.client import RegistryClient
 from weightshift.settings import MeshSettings, RegistrySettings, TemporalSettings
 
@@ -122,13 +122,7 @@ async def _play(directory: Path, envoy: str, view: DemoView, started: float) -> 
             await store_and_approve(registry, directory / "models" / artifact_id)
     view.note(f"{', '.join(ARTIFACTS)} are stored and approved")
     client = await ReleaseClient.connect(settings=TemporalSettings())
-    mesh_settings = MeshSettings()
-    mesh = EnvoyMesh(
-        agent_urls=[mesh_settings.agent_url],
-        token=mesh_settings.agent_token,
-        timeout=mesh_settings.timeout,
-        confirm_timeout=mesh_settings.confirm_timeout,
-    )
+    mesh = open_mesh(MeshSettings())
     releases = DemoReleases(client=client, mesh=mesh, service=SERVICE, on_status=view.status)
     try:
         first = await releases.run("v41", announced=Outcome.PROMOTED)

@@ -1,0 +1,87 @@
+"""Forward: stages, windows, holds, pauses, evidence."""
+
+from datetime import timedelta
+
+import pytest
+
+from tests.workflow.harness import Harness
+from weightshift.contracts.identity import Cohort
+from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
+from weightshift.contracts.verdict import StageOutcome
+from weightshift.errors import InvalidInput
+
+
+async def test_a_release_goes_through_every_stage(harness: Harness) -> None:
+    result = await harness.release("v42")
+    assert result.outcome is Outcome.PROMOTED
+    assert harness.splits()[1:] == ["95/5", "75/25", "50/50", "0/100", "100/0"]
+    assert await harness.serves(Cohort.STABLE, "v42")
+    assert await harness.serves(Cohort.CANARY, "v42")
+    served = [artifact for instance, _, artifact in harness.fleet.served if instance == "canary-0"]
+    assert served == ["v41", "v42", "v41", "v42"], "the previous artifact stays warm as the way back"
+
+
+async def test_the_story_is_evidence_in_the_audit_chain(harness: Harness) -> None:
+    result = await harness.release("v42")
+    rows = await harness.registry.audit(harness.service, release_id=result.release_id)
+    told = [row.summary for row in rows]
+    assert any("5 %: healthy" in text for text in told)
+    assert any("promoted" in text for text in told)
+    verdicts = [row.data["verdict"] for row in rows if "verdict" in row.data]
+    assert [verdict["outcome"] for verdict in verdicts] == ["healthy"] * 4
+
+
+async def test_windows_are_durable_timers(harness: Harness) -> None:
+    before = await harness.environment.get_current_time()
+    await harness.release("v42")
+    after = await harness.environment.get_current_time()
+    assert after - before >= timedelta(minutes=4 * 10 + 30)
+
+
+async def test_promote_skips_the_rest_of_a_window(harness: Harness) -> None:
+    harness.observations.blocked.add(5)
+    await harness.start("v42")
+    await harness.until_judging(5)
+    await harness.client.promote(harness.service)
+    await harness.until_judging(25)
+    harness.observations.blocked.clear()
+    assert (await harness.result()).outcome is Outcome.PROMOTED
+
+
+async def test_an_inconclusive_stage_holds_and_then_goes_on(harness: Harness) -> None:
+    harness.observations.outcomes[5] = [StageOutcome.INCONCLUSIVE, StageOutcome.HEALTHY]
+    result = await harness.release("v42")
+    assert result.outcome is Outcome.PROMOTED
+    assert [one.mode for one in harness.observations.asked if one.stage.weight == 5] == ["window", "hold"]
+
+
+async def test_a_paused_release_stays_and_keeps_judging(harness: Harness) -> None:
+    harness.observations.blocked.add(5)
+    await harness.start("v42")
+    await harness.until_judging(5)
+    await harness.client.pause(harness.service)
+    harness.observations.outcomes[5] = [StageOutcome.HEALTHY, StageOutcome.BREACH]
+    harness.observations.blocked.clear()
+    result = await harness.result()
+    assert result.outcome is Outcome.ROLLED_BACK, "a breach counts while a person thinks"
+    assert [one.mode for one in harness.observations.asked] == ["window", "watch"]
+
+
+async def test_a_resumed_release_goes_on(harness: Harness) -> None:
+    harness.observations.blocked.add(5)
+    await harness.start("v42")
+    await harness.until_judging(5)
+    await harness.client.pause(harness.service)
+    await harness.client.resume(harness.service)
+    harness.observations.blocked.clear()
+    assert (await harness.result()).outcome is Outcome.PROMOTED
+
+
+async def test_nothing_can_be_skipped_while_nothing_waits(harness: Harness) -> None:
+    harness.fleet.stuck.add("v42")
+    await harness.start("v42")
+    await harness.until(lambda: harness.is_in(ReleasePhase.WARMING_UP))
+    with pytest.raises(InvalidInput, match="nothing to skip"):
+        await harness.client.promote(harness.service)
+    await harness.client.rollback(harness.service, RollbackRequest())
+    await harness.result()
