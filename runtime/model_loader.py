@@ -1,6 +1,5 @@
 """From verified files to a model that may serve: compare, allocate once, read, check, dry-run."""
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,15 +12,17 @@ from runtime.architectures import Architecture, find_architecture
 from runtime.cached_artifact import CachedArtifact
 from runtime.compatibility import check_requirements
 from runtime.generation_holder import LoadedModel
+from runtime.hashing_reader import HashingReader
 from runtime.memory_budget import check_budget, return_free_memory
 from runtime.safetensors_header import TORCH_TYPES, TensorEntry, WeightsHeader, read_header
+from runtime.state_dict_header import read_state_dict_header
 from weightshift.contracts.manifest import Manifest, ManifestFile, ManifestTensor, WeightFormat
 from weightshift.contracts.target import Target
-from weightshift.errors import DigestMismatch, IncompatibleModel
+from weightshift.errors import IncompatibleModel
 
 _ALIGNMENT = 512
-_PIECE_BYTES = 4 << 20
-_WEIGHTS_SUFFIX = ".safetensors"
+_SUFFIXES = {WeightFormat.SAFETENSORS: (".safetensors",), WeightFormat.STATE_DICT: (".pt", ".pth")}
+_READERS = {WeightFormat.SAFETENSORS: read_header, WeightFormat.STATE_DICT: read_state_dict_header}
 _Tensors: TypeAlias = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
@@ -46,7 +47,7 @@ def verify(cached: CachedArtifact, *, target: Target) -> VerifiedArtifact:
     weights = _weights_file(manifest)
     descriptor = cached.open_file(weights)
     try:
-        header = read_header(descriptor)
+        header = _READERS[manifest.runtime](descriptor)
     finally:
         os.close(descriptor)
     found = {entry.name: (entry.dtype, entry.shape) for entry in header.entries}
@@ -113,8 +114,6 @@ def dispose(loaded: LoadedModel) -> None:
 
 
 def _check_manifest(manifest: Manifest, architecture: Architecture, target: Target) -> None:
-    if manifest.runtime is not WeightFormat.SAFETENSORS:
-        raise IncompatibleModel(f"This runtime does not load {manifest.runtime}; push safetensors.")
     for field, found, wanted in (
         ("model", manifest.model, target.service.model),
         ("artifact_id", manifest.artifact_id, target.artifact_id),
@@ -129,9 +128,10 @@ def _check_manifest(manifest: Manifest, architecture: Architecture, target: Targ
 
 
 def _weights_file(manifest: Manifest) -> ManifestFile:
-    weights = [file for file in manifest.files if file.path.endswith(_WEIGHTS_SUFFIX)]
+    suffixes = _SUFFIXES[manifest.runtime]
+    weights = [file for file in manifest.files if file.path.endswith(suffixes)]
     if len(weights) != 1:
-        raise IncompatibleModel(f"The artifact holds {len(weights)} {_WEIGHTS_SUFFIX} files; push one.")
+        raise IncompatibleModel(f"The artifact holds {len(weights)} {' or '.join(suffixes)} files; push one.")
     return weights[0]
 
 
@@ -175,24 +175,21 @@ def _allocate(size: int, *, pinned: bool) -> Tensor:
 
 def _read(verified: VerifiedArtifact, host: Tensor, checkpoint: Callable[[], None]) -> None:
     """Fill the slots from the file in file order, checking the SHA-256 of exactly these bytes."""
-    hasher = hashlib.sha256(verified.header.content)
     memory = memoryview(host.numpy())  # type: ignore[arg-type]
     position = 0
-    descriptor = verified.cached.open_file(verified.weights)
-    try:
+    filled: dict[int, memoryview] = {}
+    with HashingReader(verified.cached, verified.weights, verified.header.content) as reader:
         for entry in verified.header.entries:
             checkpoint()
             slot = memory[position : position + entry.size]
-            for start in range(0, entry.size, _PIECE_BYTES):
-                piece = slot[start : start + _PIECE_BYTES]
-                if os.preadv(descriptor, [piece], entry.offset + start) != len(piece):
-                    raise DigestMismatch(f"{verified.weights.path} became shorter while it was read.")
-                hasher.update(piece)
+            if entry.size and entry.offset in filled:
+                slot[:] = filled[entry.offset]
+            else:
+                reader.skip_to(entry.offset)
+                reader.fill(slot)
+                filled[entry.offset] = slot
             position += _slot_bytes(entry)
-    finally:
-        os.close(descriptor)
-    if hasher.hexdigest() != verified.weights.sha256:
-        raise DigestMismatch(f"{verified.weights.path} does not have the SHA-256 of its manifest.")
+        reader.finish()
 
 
 def _copy_to_device(host: Tensor, device: str) -> Tensor:

@@ -82,11 +82,12 @@ class ArtifactBuilder:
         seed: int = 1,
         weights: dict[str, Tensor] | bytes | None = None,
         files: dict[str, bytes] | None = None,
+        path: str = "model.safetensors",
         **fields: Any,
     ) -> Manifest:
         tensors = self.weights(seed) if weights is None else weights
         content = {
-            "model.safetensors": tensors if isinstance(tensors, bytes) else save(tensors),
+            path: tensors if isinstance(tensors, bytes) else save(tensors),
             "config.json": json.dumps({"hidden": list(HIDDEN)}).encode(),
             "normalisation.json": json.dumps({"mean": [0.0] * 88, "std": [1.0] * 88}).encode(),
             **(files or {}),
@@ -99,8 +100,8 @@ class ArtifactBuilder:
                 "feature_schema": "ranker-v1",
                 "precision": Precision.FP32,
                 "files": tuple(
-                    ManifestFile(path=path, sha256=hashlib.sha256(body).hexdigest(), bytes=len(body))
-                    for path, body in content.items()
+                    ManifestFile(path=name, sha256=hashlib.sha256(body).hexdigest(), bytes=len(body))
+                    for name, body in content.items()
                 ),
                 **fields,
             }

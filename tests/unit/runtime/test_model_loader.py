@@ -106,7 +106,7 @@ def test_weights_must_equal_the_architecture_before_anything_is_allocated(
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"runtime": WeightFormat.STATE_DICT}, "safetensors"),
+        ({"runtime": WeightFormat.STATE_DICT}, "0 .pt or .pth files"),
         ({"precision": Precision.FP16}, "precision"),
         ({"feature_schema": "ranker-v2"}, "feature_schema"),
         ({"architecture": "transformer"}, "no architecture 'transformer'"),

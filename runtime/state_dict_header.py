@@ -1,0 +1,63 @@
+"""Where a `pytorch-state-dict` file keeps its tensors, so that they are read like any other weights.
+
+`torch.load` is never called: the archive's entries are stored as they are, and every tensor fills its
+entry, so its bytes can be read and hashed in place. The pickle is only described, never executed.
+"""
+
+import os
+import zipfile
+from typing import BinaryIO
+
+from runtime.safetensors_header import TORCH_TYPES, TensorEntry, WeightsHeader
+from weightshift.artifacts.state_dict_header import read_state_dict
+from weightshift.errors import UnsafeArtifact
+
+_LOCAL_HEADER_BYTES = 30
+_LOCAL_SIGNATURE = b"PK\x03\x04"
+
+
+def read_state_dict_header(descriptor: int) -> WeightsHeader:
+    """Locate the tensors of an open state-dict file. Raises `UnsafeArtifact`."""
+    with os.fdopen(os.dup(descriptor), "rb") as source:
+        source.seek(0)
+        stored = read_state_dict(source)
+        places = _places(source)
+    entries = []
+    for name, tensor in stored.items():
+        offset, size = places[tensor.storage]
+        entries.append(TensorEntry(name, TORCH_TYPES[tensor.dtype], tensor.shape, offset, size))
+    return WeightsHeader(content=b"", entries=tuple(sorted(entries, key=lambda entry: entry.offset)))
+
+
+def _places(source: BinaryIO) -> dict[str, tuple[int, int]]:
+    """Return where each storage's bytes begin, and how many they are."""
+    file_size = os.fstat(source.fileno()).st_size
+    with zipfile.ZipFile(source) as archive:
+        entries = archive.infolist()
+        _check_byte_order(archive)
+        found = {entry.filename.partition("/data/")[2]: _place(source, entry) for entry in entries}
+    position = 0
+    for offset, size in sorted(found.values()):
+        if offset < position or offset + size > file_size:
+            raise UnsafeArtifact("The state dict is refused: entries of its archive overlap; save it again.")
+        position = offset + size
+    return found
+
+
+def _place(source: BinaryIO, entry: zipfile.ZipInfo) -> tuple[int, int]:
+    # The name and the padding before the data are as long as the entry itself says, not the directory.
+    source.seek(entry.header_offset)
+    header = source.read(_LOCAL_HEADER_BYTES)
+    if len(header) != _LOCAL_HEADER_BYTES or not header.startswith(_LOCAL_SIGNATURE):
+        raise UnsafeArtifact("The state dict is refused: its archive's directory is wrong; save it again.")
+    name_bytes, extra_bytes = (int.from_bytes(header[start : start + 2], "little") for start in (26, 28))
+    return entry.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes, entry.file_size
+
+
+def _check_byte_order(archive: zipfile.ZipFile) -> None:
+    orders = [entry for entry in archive.infolist() if entry.filename.endswith("/byteorder")]
+    for entry in orders:
+        if entry.file_size != len(b"little") or archive.read(entry) != b"little":
+            raise UnsafeArtifact(
+                "The state dict is refused: it is not little-endian; save it on another machine."
+            )
