@@ -127,5 +127,17 @@ def result(
     elif evidence.log_health >= PASS_LOG_EVIDENCE and not detail:
         verdict = GateVerdict.HEALTHY
     else:
-        verdict = GateVerdict.INSUFFICIENT
+        verdict, detail = GateVerdict.INSUFFICIENT, detail or _what_is_missing(evidence)
     return GateResult(gate=name, verdict=verdict, detail=detail, figures=evidence.figures(threshold))
+
+
+def _what_is_missing(evidence: Evidence) -> str:
+    """Say how far the evidence of health is, and how long it takes to be enough at this pace."""
+    gathered = evidence.log_health
+    if not evidence.intervals:
+        return ""
+    so_far = f"evidence of health {gathered:.1f} of {PASS_LOG_EVIDENCE:.1f}"
+    if gathered <= 0:
+        return f"{so_far}: none yet after {evidence.intervals} intervals"
+    missing = math.ceil(evidence.intervals * (PASS_LOG_EVIDENCE / gathered - 1))
+    return f"{so_far}: about {missing} more intervals at this pace"

@@ -38,19 +38,26 @@ class WrittenSamples:
             selector.partition("{")[0],
             float(selector.rpartition("[")[2].removesuffix("ms]")) / 1000,
         )
-        if metric != REQUESTS:
+        if metric not in (REQUESTS, DURATIONS):
             return ()
         offsets = [START + offset for offset in range(-100, 400)]
         heard = [at for at in offsets if end - seconds < at <= end and at < self.silent_from]
         return tuple(
             Series(
-                {"cohort": cohort, "revision": revision, "instance": instance, "code": code},
+                {"cohort": cohort, "revision": revision, "instance": instance, **labels},
                 tuple((at, (at - START + 100) * rate) for at in heard),
             )
             for cohort, revision in (("canary", "8"), ("stable", "7"))
             for instance in (f"{cohort}-0", f"{cohort}-1")
-            for code, rate in (("200", self.good), ("500", self.bad if cohort == "canary" else 0))
+            for labels, rate in self._rates(metric, cohort)
         )
+
+    def _rates(self, metric: str, cohort: str) -> list[tuple[dict[str, str], float]]:
+        """Every label of a metric with what is counted in a second; 1 % is slower than 0.2 s."""
+        if metric == REQUESTS:
+            return [({"code": "200"}, self.good), ({"code": "500"}, self.bad if cohort == "canary" else 0)]
+        shares = {"0.1": 0.5, "0.2": 0.99, "0.22": 0.995, "+Inf": 1.0}
+        return [({"le": edge}, self.good * share) for edge, share in shares.items()]
 
 
 def observation(mode: ObserveMode = ObserveMode.WINDOW) -> Observation:
@@ -149,6 +156,18 @@ async def test_a_stage_begins_with_stables_last_hour() -> None:
     reader = WrittenSamples(good=50)
     await StageObservation(observation(), reader).judge_due_intervals(START + 4)
     assert [selector.rpartition("[")[2] for selector in reader.selectors] == ["60000ms]"] * 2 + ["1800000ms]"]
+
+
+async def test_of_latencies_the_history_holds_only_what_the_gates_compare() -> None:
+    latency = (GATE, Gate(metric=Metric.LATENCY, ratio=1.1), Gate(metric=Metric.LATENCY, maximum=0.21))
+    stage = observation().stage.model_copy(update={"gates": latency})
+    reader = WrittenSamples(good=50)
+    await StageObservation(observation().model_copy(update={"stage": stage}), reader).judge_due_intervals(
+        START
+    )
+    durations = [selector for selector in reader.selectors if selector.startswith(DURATIONS)]
+    assert ["le=~" in selector for selector in durations] == [False, True]
+    assert 'le=~"0.2|0.22|[+]Inf"' in durations[1]
 
 
 async def test_only_what_the_gates_ask_for_is_read() -> None:

@@ -108,6 +108,7 @@ def test_a_business_gate_counts_only_series_of_the_revision() -> None:
     assert business(*both) == (True, True)
     assert business((carts(None, 3), carts("100", 5)), (carts(None, 30), carts("100", 50))) == (False, True)
     assert business((carts("101", 3),), ()) == (False, False)
+    assert business((), (carts("101", 30),)) == (False, False)
 
 
 def test_an_interval_without_a_scrape_is_not_fresh() -> None:

@@ -58,6 +58,11 @@ def test_a_bursty_canary_buys_no_more_tolerance_than_healthy_instances_showed() 
     assert after([UNEQUAL] * 50, single=1.5, top=2.0) == 2.0
 
 
+def test_noise_that_persists_counts_more_than_an_interval_shows() -> None:
+    assert after([EQUAL] * 3, single=3.0, top=8.0) == 1.5
+    assert after([EQUAL] * 3, single=3.0, top=8.0, carry=6.0) == 4.0
+
+
 def test_the_excess_counts_double_below_three_instances() -> None:
     assert after([UNEQUAL] * 50, instances=2) == 9.0
 

@@ -2,10 +2,12 @@
 
 import math
 import random
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
+from weightshift.analysis.latency_gate import LatencyRatio
 from weightshift.analysis.samples import ArmCounts, InstanceCounts, Interval
 from weightshift.analysis.verdict import StageJudge, StageState
 from weightshift.contracts.plan import Gate, Metric, ResolvedStage
@@ -69,6 +71,14 @@ def test_a_canary_equal_to_stable_passes_with_evidence() -> None:
 
 def test_one_good_interval_is_not_evidence() -> None:
     assert outcome([healthy(0)]) is StageOutcome.INCONCLUSIVE
+
+
+def test_what_is_insufficient_says_how_long_it_will_take() -> None:
+    one, state = judge([healthy(i) for i in range(3)])
+    waiting = next(g for g in one.verdict(state).gates if g.verdict is GateVerdict.INSUFFICIENT)
+    assert "more intervals at this pace" in waiting.detail
+    doubtful, state = judge([interval(arm(800, 24), arm(2_400, 24))])
+    assert "none yet after 1 intervals" in doubtful.verdict(state).gates[1].detail
 
 
 def test_errors_of_the_canary_alone_are_a_breach() -> None:
@@ -158,6 +168,29 @@ def test_latency_without_a_known_tail_is_an_error_not_a_pass() -> None:
     state = one.advance(state, healthy(0))
     verdict = one.verdict(state)
     assert next(g for g in verdict.gates if g.gate == LATENCY_RATIO.name).verdict is GateVerdict.ERROR
+
+
+def test_how_instances_vary_is_taken_from_stables_history() -> None:
+    past = [interval(ArmCounts(), arm(4_000, 40, seed=10 * i)) for i in range(30)]
+    calibration = interval(ArmCounts(), arm(40_000, seed=99))
+    # Read back for the gates alone, a history holds the middle edge and no other.
+    middle = LatencyRatio(LATENCY_RATIO).middle_edge(calibration)
+    assert middle is not None
+    index = EDGES.index(middle)
+    narrow = [
+        Interval(
+            one.canary,
+            ArmCounts(
+                {k: replace(c, slower=c.slower[index : index + 1]) for k, c in one.stable.instances.items()}
+            ),
+            (middle,),
+        )
+        for one in past
+    ]
+    for history in (past, narrow):
+        evidence = StageJudge(stage()).start({}, calibration, history).evidence
+        assert evidence[ERROR_RATIO.name].dispersion.history.single == 1.0
+        assert 1.0 <= evidence[LATENCY_RATIO.name].dispersion.history.single < 2.0
 
 
 @pytest.mark.parametrize("seed", range(5))
