@@ -57,7 +57,7 @@ class Reconciler:
         self._wake = asyncio.Event()
         self._answered = asyncio.Event()
         self._desired: Target | None = None
-        self._refused_revision = 0
+        self._refused: Target | None = None
         self._tracker: CandidateTracker | None = None
         self._is_restoring = True
         self.is_settled = False
@@ -79,7 +79,7 @@ class Reconciler:
     async def accept(self, target: Target) -> None:
         """Take the registry's target; one that contradicts an accepted one is counted and ignored."""
         try:
-            await asyncio.to_thread(self._state.accept, target)
+            changed = await asyncio.to_thread(self._state.accept, target)
         except RevisionConflict as error:
             self._metrics.conflicts.inc()
             _logger.error("target refused: %s", error)  # noqa: TRY400 - the message says all
@@ -87,17 +87,18 @@ class Reconciler:
         except AuthorisationInvalid as error:
             self._refuse(target, error)
             return
-        if target.revision > self.desired_revision:
-            self._desired = target
+        accepted = self._state.accepted
+        if accepted is not None and (changed or accepted.revision > self.desired_revision):
+            self._desired = accepted
             if not self._is_restoring:
-                self._holder.aim(target)
+                self._holder.aim(accepted)
             self._wake.set()
             self._changed()
 
     async def retry(self) -> None:
         """Re-read the target, and try a refused or waiting candidate again now."""
         await self._refresh()
-        self._refused_revision = 0
+        self._refused = None
         self._wake.set()
 
     async def run(self) -> None:
@@ -111,7 +112,7 @@ class Reconciler:
             await self._wake.wait()
             self._wake.clear()
             target = self._desired
-            if target is None or self._serves(target) or target.revision == self._refused_revision:
+            if target is None or self._serves(target) or target == self._refused:
                 continue
             await self._bring_up(target)
 
@@ -163,7 +164,7 @@ class Reconciler:
                 "revision %d failed: %s", target.revision, failure.message, exc_info=not failure.permanent
             )
             if failure.permanent:
-                self._refused_revision = target.revision
+                self._refused = target
             return failure.permanent
         return True
 

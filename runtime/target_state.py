@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.target import Target
-from weightshift.errors import RevisionConflict
+from weightshift.errors import AuthorisationInvalid, RevisionConflict
 
 _logger = logging.getLogger(__name__)
 
@@ -56,9 +56,10 @@ class TargetState:
         return self._saved.trusted
 
     def accept(self, target: Target) -> bool:
-        """Take a target; returns whether it is a new one.
+        """Take a target; returns whether that changed the accepted one.
 
-        Raises `RevisionConflict` for a lower revision, for another artifact under the same one, and
+        A renewed authorisation of the same revision replaces the earlier one; one that is not valid is
+        ignored. Raises `RevisionConflict` for a lower revision, for another artifact under the same one, and
         for a target of another service or cohort; `AuthorisationInvalid`. A refused one changes nothing.
         """
         if (target.service, target.cohort) != (self._service, self._cohort):
@@ -74,15 +75,27 @@ class TargetState:
             if accepted is not None and target.revision == accepted.revision:
                 if target.manifest_sha256 != accepted.manifest_sha256:
                     raise RevisionConflict(f"Target revision {target.revision} names two artifacts.")
-                return False
-            self._check(target)
-            self._save(_Saved(accepted=target, trusted=self._saved.trusted))
+                if target.authorisation == accepted.authorisation or not self._is_valid(target):
+                    return False
+            else:
+                self._check(target)
+            trusted = self._saved.trusted
+            if trusted is not None and trusted.revision == target.revision:
+                trusted = target
+            self._save(_Saved(accepted=target, trusted=trusted))
             return True
 
     def trust(self, target: Target) -> None:
         """Remember a target that serves now."""
         with self._lock:
             self._save(_Saved(accepted=self._saved.accepted, trusted=target))
+
+    def _is_valid(self, target: Target) -> bool:
+        try:
+            self._check(target)
+        except AuthorisationInvalid:
+            return False
+        return True
 
     def _read(self) -> _Saved:
         try:

@@ -14,7 +14,7 @@ from weightshift.artifacts.artifact_statement import sign_manifest
 from weightshift.artifacts.base import signature_key
 from weightshift.artifacts.release_authorisation import ReleaseAuthoriser
 from weightshift.artifacts.signing_keys import KeyRole, SigningKey, VerificationKeys
-from weightshift.contracts.identity import Cohort, Service
+from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.instance import CandidatePhase
 from weightshift.contracts.manifest import ArtifactRecord, Manifest
 from weightshift.contracts.target import Target
@@ -180,6 +180,45 @@ async def test_after_a_restart_a_withdrawn_key_counts_for_nothing(world: Any, ar
         await world.until(refusal(instance, 1))
         assert instance.report().candidate.error.type == "SignatureInvalid"
         assert instance.holder.current is None
+
+
+async def test_an_instance_that_starts_after_a_release_key_was_replaced_takes_the_renewed_target(
+    world: Any, artifacts: Any
+) -> None:
+    manifest = artifacts.push("v1")
+    published = await world.publish(manifest, sign(world.store, manifest))
+    async with world.running(**SIGNED) as instance:
+        await world.until(world.serving(instance, 1))
+    renewed = authorised(
+        published, signature=sign(world.store, manifest), at=datetime.now(UTC), key=OTHER_REGISTRY
+    )
+    world.registry._targets[published.service, published.cohort] = renewed, Fence(epoch=0, sequence=1)
+    rotated = SIGNED | {"release_keys": OTHER_REGISTRY.public_pem().decode()}
+    async with world.running(**rotated) as instance:
+        await world.until(world.serving(instance, 1))
+    world.registry.available = False
+    async with world.running(**rotated, start_wait=0.01) as instance:
+        await world.until(world.serving(instance, 1))
+
+
+@pytest.mark.parametrize("change", [{"authorisation": None}, {"serve_floor": 1}])
+async def test_an_altered_copy_of_the_accepted_target_changes_nothing(
+    world: Any, artifacts: Any, change: dict[str, Any]
+) -> None:
+    manifest = artifacts.push("v1")
+    published = await world.publish(manifest, sign(world.store, manifest))
+    async with world.running(**SIGNED) as instance:
+        await world.until(world.serving(instance, 1))
+        await instance._reconciler.accept(published.model_copy(update=change))
+        assert instance.report().candidate.error is None
+        assert world.serving(instance, 1)()
+    state = TargetState(
+        directory=world.root / "targets",
+        service=published.service,
+        cohort=published.cohort,
+        check=lambda _: None,
+    )
+    assert state.accepted == published
 
 
 async def test_several_keys_are_accepted_while_one_replaces_the_other(world: Any, artifacts: Any) -> None:
