@@ -1,5 +1,6 @@
 """One stage's judgement over time: which intervals are due, what they hold, and when it may end."""
 
+import asyncio
 import math
 
 from activities.stage_metrics import MetricsReader, StageMetrics
@@ -63,7 +64,9 @@ class StageObservation:
         start = self._written_at - self._reader.calibration
         counts = await self._metrics.read(start, self._written_at)
         calibration = counts.interval(start, self._written_at)
-        return self._judge.start(wealth, calibration, await self._history(calibration))
+        history = await self._history(calibration)
+        # An hour of samples takes a moment to work through: rollbacks must not wait for it.
+        return await asyncio.to_thread(self._judge.start, wealth, calibration, history)
 
     async def _history(self, calibration: Interval) -> list[Interval]:
         """Read stable's last hour interval by interval; of its latencies only what the gates compare."""
@@ -72,8 +75,12 @@ class StageObservation:
         edges = history_edges(self._observation.stage.gates, calibration)
         counts = await self._metrics.read(start, self._written_at, edges=edges)
         moments = [start + index * self._interval for index in range(number)]
-        intervals = [counts.interval(moment, moment + self._interval) for moment in moments]
-        return [interval for interval in intervals if interval.stable.requests]
+
+        def cut() -> list[Interval]:
+            intervals = [counts.interval(moment, moment + self._interval) for moment in moments]
+            return [interval for interval in intervals if interval.stable.requests]
+
+        return await asyncio.to_thread(cut)
 
     async def _advance(self, state: StageState, due: int) -> None:
         until = self._judged_until + due * self._interval

@@ -28,7 +28,7 @@ class PrometheusReader:
 
         Raises `MetricsUnreachable`.
         """
-        return read_matrix(await asyncio.to_thread(self._query, selector, end))
+        return await asyncio.to_thread(lambda: read_matrix(self._query(selector, end)))
 
     def _query(self, query: str, at: float) -> list[dict[str, Any]]:
         try:

@@ -70,7 +70,7 @@ class StageMetrics:
             memory=memory,
             business={gate.name: await self._read_business(gate, seconds, end) for gate in self._business},
         )
-        return Counts(raw, self._revisions)
+        return await asyncio.to_thread(Counts, raw, self._revisions)
 
     async def _select(
         self, wanted: bool, metric: str, seconds: float, end: float, edges: Sequence[float] | None = None

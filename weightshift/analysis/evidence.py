@@ -101,17 +101,14 @@ def evidence_by_ratio(
 
     With factors below 1 it is evidence against the reverse: that the canary is at least that bad.
     """
-    return [
-        comparison_evidence(
-            canary,
-            stable,
-            null_ratio=null,
-            margin=margin,
-            alternative_ratio=null * factor,
-            dispersion=dispersion,
-        )
-        for factor in factors
-    ]
+    return comparison_evidence(
+        canary,
+        stable,
+        null_ratio=null,
+        margin=margin,
+        alternative_ratios=[null * factor for factor in factors],
+        dispersion=dispersion,
+    )
 
 
 def result(

@@ -30,12 +30,12 @@ class BadCounts:
     requests: tuple[int, ...]
     bad: tuple[int, ...]
 
-    @cached_property
+    @property
     def total_requests(self) -> int:
         """Requests of the whole arm."""
         return sum(self.requests)
 
-    @cached_property
+    @property
     def total_bad(self) -> int:
         """Bad events of the whole arm."""
         return sum(self.bad)
@@ -67,7 +67,7 @@ class ArmCounts:
 
     def slower_than(self, edge: int) -> BadCounts:
         """Count requests slower than the edge with this index as bad."""
-        return self._bad(tuple(counts.slower[edge] for counts in self.instances.values()))
+        return self._bad(tuple([counts.slower[edge] for counts in self.instances.values()]))
 
     def rejections(self) -> BadCounts:
         """Count requests that were refused before a model saw them as bad."""
@@ -130,7 +130,7 @@ class Interval:
 
 def bounded(requests: tuple[int, ...], bad: tuple[int, ...]) -> BadCounts:
     """Pair counts of two series, which are read a moment apart: never more bad than all."""
-    return BadCounts(requests, tuple(min(b, n) for b, n in zip(bad, requests, strict=True)))
+    return BadCounts(requests, tuple(map(min, bad, requests)))
 
 
 def _sums(columns: list[tuple[int, ...]]) -> tuple[int, ...]:

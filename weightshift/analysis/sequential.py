@@ -27,20 +27,24 @@ def comparison_evidence(
     *,
     null_ratio: float,
     margin: float,
-    alternative_ratio: float,
+    alternative_ratios: Sequence[float],
     dispersion: float,
-) -> float:
-    """Return ln e against the null `p_canary <= null_ratio * p_stable + margin`.
+) -> list[float]:
+    """Return ln e against the null `p_canary <= null_ratio * p_stable + margin`, for each alternative.
 
     `p_stable` may be anything and may change over time. With an alternative below the null ratio the
     same formula is evidence against the reverse null. An arm without requests gives 0.
     """
     n_canary, n_stable = canary.total_requests, stable.total_requests
     if n_canary == 0 or n_stable == 0:
-        return 0.0
-    u, log_u, log_v = _stakes(n_canary, n_stable, null_ratio, alternative_ratio)
-    log_evidence = canary.total_bad * log_u + stable.total_bad * log_v
-    return (log_evidence - n_canary * margin * (u - 1)) / dispersion
+        return [0.0 for _ in alternative_ratios]
+    bad_canary, bad_stable = canary.total_bad, stable.total_bad
+    evidence = []
+    for alternative in alternative_ratios:
+        u, log_u, log_v = _stakes(n_canary, n_stable, null_ratio, alternative)
+        log_evidence = bad_canary * log_u + bad_stable * log_v - n_canary * margin * (u - 1)
+        evidence.append(log_evidence / dispersion)
+    return evidence
 
 
 @lru_cache(maxsize=256)

@@ -1,6 +1,7 @@
 """The oracle values of the methods, computed independently."""
 
 import math
+from collections.abc import Callable
 from itertools import product
 
 import pytest
@@ -29,9 +30,9 @@ def harm(
         counts(5700, x_stable),
         null_ratio=ratio,
         margin=margin,
-        alternative_ratio=k,
+        alternative_ratios=[k],
         dispersion=phi,
-    )
+    )[0]
 
 
 def test_comparison_primitive() -> None:
@@ -45,35 +46,44 @@ def test_drift_shaped_comparison() -> None:
 
     def evidence(k: float) -> float:
         return comparison_evidence(
-            canary, stable, null_ratio=1.0, margin=0.05, alternative_ratio=k, dispersion=1.0
-        )
+            canary, stable, null_ratio=1.0, margin=0.05, alternative_ratios=[k], dispersion=1.0
+        )[0]
 
     assert evidence(1.15) == pytest.approx(0.395357, abs=1e-6)
     assert evidence(1.3) == pytest.approx(-2.098751, abs=1e-6)
 
 
-def test_expected_evidence_at_the_boundary_is_at_most_one() -> None:
+def binomial(count: int, trials: int, probability: float) -> float:
+    return math.comb(trials, count) * probability**count * (1 - probability) ** (trials - count)
+
+
+def poisson(count: int, trials: int, probability: float) -> float:
+    mean = trials * probability
+    return math.exp(-mean) * mean**count / math.factorial(count)
+
+
+@pytest.mark.parametrize(
+    ("law", "most", "expected"),
+    [(binomial, (10, 20), 0.900664), (poisson, (40, 60), 1.0)],
+    ids=["Bernoulli", "Poisson"],
+)
+def test_expected_evidence_at_the_boundary_is_at_most_one(
+    law: Callable[[int, int, float], float], most: tuple[int, int], expected: float
+) -> None:
     n_canary, n_stable, p_stable, p_canary = 10, 20, 0.2, 0.27
     total = 0.0
-    for x_canary, x_stable in product(range(n_canary + 1), range(n_stable + 1)):
-        probability = (
-            math.comb(n_canary, x_canary)
-            * p_canary**x_canary
-            * (1 - p_canary) ** (n_canary - x_canary)
-            * math.comb(n_stable, x_stable)
-            * p_stable**x_stable
-            * (1 - p_stable) ** (n_stable - x_stable)
-        )
-        log_evidence = comparison_evidence(
+    for x_canary, x_stable in product(range(most[0] + 1), range(most[1] + 1)):
+        (log_evidence,) = comparison_evidence(
             counts(n_canary, x_canary),
             counts(n_stable, x_stable),
             null_ratio=1.1,
             margin=0.05,
-            alternative_ratio=2.2,
+            alternative_ratios=[2.2],
             dispersion=1.0,
         )
+        probability = law(x_canary, n_canary, p_canary) * law(x_stable, n_stable, p_stable)
         total += probability * math.exp(log_evidence)
-    assert total == pytest.approx(0.900664, abs=1e-6)
+    assert total == pytest.approx(expected, abs=1e-6)
 
 
 def test_absolute_primitive() -> None:
@@ -141,11 +151,8 @@ def test_health_needs_positive_evidence(ratio: float, dispersion: float, interva
 
 
 def test_nothing_is_learned_from_an_arm_without_requests() -> None:
-    assert (
-        comparison_evidence(
-            counts(0, 0), counts(100, 3), null_ratio=1.1, margin=0.0, alternative_ratio=2.2, dispersion=1.0
-        )
-        == 0.0
-    )
+    assert comparison_evidence(
+        counts(0, 0), counts(100, 3), null_ratio=1.1, margin=0.0, alternative_ratios=[2.2], dispersion=1.0
+    ) == [0.0]
     assert MantelHaenszel().after(counts(0, 0), counts(0, 0)).ratio == 0.0
     assert MantelHaenszel().after(counts(10, 1), counts(10, 0)).ratio == math.inf
