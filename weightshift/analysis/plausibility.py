@@ -35,7 +35,7 @@ class Plausibility:
     def problem(self, weight: int) -> str:
         """Return why nothing may be concluded, or an empty text."""
         if abs(self.share_off) >= INTERVALS:
-            return f"the canary got {self.share:.1%} of the requests instead of {weight} %"
+            return f"the canary got {100 * self.share:.1f} % of the requests instead of {weight} %"
         return ""
 
     def problem_of_comparisons(self) -> str:

@@ -23,7 +23,7 @@ def split(canary: int, stable: int) -> Interval:
 def test_a_share_that_stays_off_is_a_problem_the_third_time() -> None:
     off = split(1_600, 2_400)
     assert after([off] * 2).problem(25) == ""
-    assert after([off] * 3).problem(25) == "the canary got 40.0% of the requests instead of 25 %"
+    assert after([off] * 3).problem(25) == "the canary got 40.0 % of the requests instead of 25 %"
     for between in (split(800, 2_400), split(80, 2_400)):
         assert after([off, off, between, off, off]).problem(25) == ""
 
