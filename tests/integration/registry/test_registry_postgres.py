@@ -180,6 +180,32 @@ async def test_an_exhausted_pool_is_unreachable_in_time(database: PostgresAddres
     await registry.close()
 
 
+async def test_a_server_without_a_connection_left_is_unreachable_in_time(
+    empty_database: PostgresAddress, owner: "asyncpg.Connection[asyncpg.Record]", service: Service
+) -> None:
+    await migrate(owner_dsn=empty_database.owner_dsn, application_role=empty_database.application_role)
+    name = empty_database.owner_dsn.rpartition("/")[2]
+    registry = await PostgresRegistry.connect(dsn=empty_database.application_dsn, pool_size=5, timeout=2.0)
+    await owner.execute(f"ALTER DATABASE {name} CONNECTION LIMIT 1")
+    async with registry.database.connection():
+        with pytest.raises(RegistryUnreachable):
+            await registry.targets(service)
+    with pytest.raises(RegistryUnreachable):
+        await PostgresRegistry.connect(dsn=empty_database.application_dsn, timeout=2.0)
+    assert (await registry.targets(service)).canary is None
+    await registry.close()
+
+
+async def test_more_callers_than_connections_wait_their_turn(
+    database: PostgresAddress, service: Service
+) -> None:
+    registry = await PostgresRegistry.connect(dsn=database.application_dsn, pool_size=2, timeout=20.0)
+    await make_ready(registry, service)
+    results = await asyncio.gather(*(registry.targets(service) for _ in range(200)))
+    assert len(results) == 200
+    await registry.close()
+
+
 async def test_connections_cut_by_the_server_are_replaced(
     postgres_registry: PostgresRegistry, owner: "asyncpg.Connection[asyncpg.Record]", service: Service
 ) -> None:
