@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from runtime.compatibility import runtime_build
 from runtime.endpoint import JsonFormat, ModelEndpoint
+from runtime.generate import GenerateEndpoint
 from runtime.instance import Instance
 from runtime.open_inference import OpenInferenceFormat, model_metadata, server_metadata
 from runtime.responses import error_document
@@ -25,6 +26,7 @@ def create_data_app(instance: Instance) -> Starlette:
     return Starlette(
         routes=[
             Route("/predict", ModelEndpoint(instance, JsonFormat()), methods=["POST"]),
+            Route("/generate", GenerateEndpoint(instance), methods=["POST"]),
             Route("/startupz", startup),
             Route("/readyz", ready),
             Route("/livez", live),

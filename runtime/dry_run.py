@@ -8,6 +8,7 @@ from torch import Tensor
 from runtime.architectures import Sample, TensorSpec
 from runtime.execution import forward
 from runtime.generation_holder import LoadedModel
+from runtime.streaming import StreamingArchitecture
 from weightshift.errors import DryRunFailed, WeightshiftError
 
 
@@ -19,11 +20,24 @@ def dry_run(loaded: LoadedModel) -> None:
     try:
         for batch_size in loaded.architecture.batch_sizes:
             _run_batch(loaded, batch_size)
+        if isinstance(loaded.architecture, StreamingArchitecture):
+            _run_sessions(loaded, loaded.architecture)
     except DryRunFailed:
         raise
     except Exception as error:
         detail = str(error) if isinstance(error, WeightshiftError) else type(error).__name__
         raise DryRunFailed(f"A representative request failed: {detail}") from error
+
+
+def _run_sessions(loaded: LoadedModel, architecture: StreamingArchitecture) -> None:
+    """Stream every sample to its end."""
+    for sample in loaded.architecture.samples(loaded.resources):
+        prompt = architecture.read_prompt(sample.body, loaded.resources)
+        with torch.inference_mode():
+            state = architecture.open(loaded.module, prompt)
+            while not architecture.step(loaded.module, state).is_last:
+                pass
+        architecture.close(state)
 
 
 def _run_batch(loaded: LoadedModel, batch_size: int) -> None:

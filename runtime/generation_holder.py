@@ -5,6 +5,7 @@ clean-up ever runs under it, so publishing never waits for old requests.
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -41,7 +42,7 @@ class LoadedModel:
 class Generation:
     """One artifact at one revision, as requests see it. Everything they use hangs off it."""
 
-    __slots__ = ("headers", "loaded", "number", "references", "retired", "revision", "target")
+    __slots__ = ("headers", "loaded", "number", "references", "retired", "retired_at", "revision", "target")
 
     def __init__(self, *, target: Target, loaded: LoadedModel, runtime_build: str) -> None:
         self.target = target
@@ -50,12 +51,17 @@ class Generation:
         self.number = next(_numbers)
         self.references = 0
         self.retired = False
+        self.retired_at: float | None = None
         self.headers: Sequence[tuple[bytes, bytes]] = (
             (b"x-weightshift-artifact", target.artifact_id.encode()),
             (b"x-weightshift-revision", str(target.revision).encode()),
             (b"x-weightshift-generation", str(self.number).encode()),
             (b"x-weightshift-runtime-build", runtime_build.encode()),
         )
+
+    def retire(self) -> None:
+        """Note that new requests go elsewhere from now on; the holder calls this."""
+        self.retired, self.retired_at = True, time.monotonic()
 
     def describe(self) -> LoadedGeneration:
         """Return what instance reports say of this generation."""
@@ -118,7 +124,7 @@ class GenerationHolder:
             if accepted:
                 self._current = candidate
             if outgoing is not None:
-                outgoing.retired = True
+                outgoing.retire()
             unused = outgoing is not None and outgoing.references == 0
         if outgoing is not None and unused:
             self._retire(outgoing)
@@ -128,7 +134,7 @@ class GenerationHolder:
         """Retire a candidate that will not serve."""
         with self._lock:
             self._resident[candidate.number] = candidate
-            candidate.retired = True
+            candidate.retire()
         self._retire(candidate)
 
     def claim(self, manifest_sha256: str) -> LoadedModel | None:

@@ -21,6 +21,7 @@ from runtime.model_loader import dispose
 from runtime.reconciler import Reconciler
 from runtime.registry_client import Reporter, TargetWatch, has_grant, read_now
 from runtime.rollout_metrics import RolloutMetrics
+from runtime.sessions import Sessions
 from runtime.settings import RuntimeSettings
 from runtime.signatures import SignatureCache, SignaturePolicy, accepted_keys
 from runtime.target_state import TargetState
@@ -66,6 +67,11 @@ class Instance:
             max_queue=settings.max_queue,
             max_batch=settings.max_batch,
         )
+        self.sessions = Sessions(
+            release=self.holder.release,
+            limit=settings.max_sessions,
+            deadline=settings.session_deadline,
+        )
         self._reporter = Reporter(client=client, heartbeat=settings.heartbeat, report=self.report)
         self._reconciler = self._create_reconciler(store)
         self._watch = TargetWatch(
@@ -86,7 +92,7 @@ class Instance:
     @property
     def is_live(self) -> bool:
         """Whether this process can still recover by itself; if not, it should be restarted."""
-        return self.executor.is_alive and not self._has_failed
+        return self.executor.is_alive and self.sessions.is_alive and not self._has_failed
 
     def start(self) -> None:
         """Begin to follow the registry and to report to it."""
@@ -125,6 +131,7 @@ class Instance:
         self.metrics.expire()
         self.metrics.desired_revision.set(desired)
         self.metrics.target_mismatch.set(desired != (current.revision if current else 0))
+        self.metrics.sessions_active.set(self.sessions.active)
         self.metrics.queue_length.set(self.executor.queue_length)
         self.metrics.resident.set(len(self.holder.resident))
         return self.metrics.render()
@@ -158,6 +165,7 @@ class Instance:
             await asyncio.wait(self._tasks, timeout=self.settings.drain_deadline)
         await self._reporter.send()
         await self._client.aclose()
+        await asyncio.to_thread(self.sessions.close, self.settings.drain_deadline)
         await asyncio.to_thread(self.executor.close, self.settings.drain_deadline)
         await asyncio.to_thread(self._cleanup.close, self.settings.drain_deadline)
 

@@ -67,6 +67,7 @@ class RolloutMetrics:
         self.conflicts = self._counter("target_conflicts", "Targets refused.", names).labels(*own)
         self.unauthorised = self._counter("unauthorised_targets", "Targets refused.", names).labels(*own)
         self.cleanup_failures = self._counter("cleanup_failures", "Failed clean-ups.", names).labels(*own)
+        self.sessions_active = self._gauge("sessions_active", "Streaming now.", names).labels(*own)
         self.queue_length = self._gauge("queue_length", "Requests waiting.", names).labels(*own)
         self.batch_size = self._histogram(
             "batch_size", "Requests per forward pass.", names, _BATCH_BUCKETS

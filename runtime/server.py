@@ -67,6 +67,7 @@ async def serve(settings: RuntimeSettings, store_settings: StoreSettings) -> Non
         await stopping.wait()
         if not await instance.start_drain():
             _logger.warning("requests were still in progress at the drain deadline")
+        instance.sessions.end()
         data.should_exit = admin.should_exit = True
         await asyncio.gather(*servers)
     await instance.close()

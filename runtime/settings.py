@@ -17,7 +17,8 @@ class RuntimeSettings(BaseSettings):
     """What one instance serves, where it listens, and its bounds.
 
     `data_port` and `admin_port` 0 choose a free port. `start_wait` is how long a starting instance
-    waits for the registry before it serves its last trusted artifact unasked. `artifact_keys` and
+    waits for the registry before it serves its last trusted artifact unasked. `session_deadline` is how
+    long a streaming session may go on after its generation was replaced. `artifact_keys` and
     `release_keys` are the accepted public keys (PEM, several one after the other), given here or in the
     files; only with `insecure_unsigned`, which is for development, nothing needs a signature.
     """
@@ -56,6 +57,8 @@ class RuntimeSettings(BaseSettings):
 
     max_queue: int = Field(default=256, gt=0)
     max_batch: int = Field(default=16, gt=0)
+    max_sessions: int = Field(default=64, gt=0)
+    session_deadline: float = Field(default=300.0, gt=0)
     max_body_bytes: int = Field(default=1 << 20, gt=0)
     body_timeout: float = Field(default=5.0, gt=0)
     answer_timeout: float = Field(default=30.0, gt=0)

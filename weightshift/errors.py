@@ -176,6 +176,10 @@ class NotServing(RequestRefused):
     """No generation may answer business traffic on this instance."""
 
 
+class SessionEnded(RequestRefused):
+    """The session's time is up, because its model was replaced or the instance stops; send it again."""
+
+
 class SchemaMismatch(WeightshiftError):
     """The registry's database and this build have different schema versions."""
 

@@ -34,7 +34,7 @@ from weightshift.registry.tokens import Grant, MemoryTokens, Role
 HIDDEN = (8, 4)
 SERVICE = Service(model="ranker", environment="test")
 ADMIN_TOKEN = "a-token-for-tests"
-DEADLINE = 10.0
+DEADLINE = 30.0
 
 
 class DictStore:
@@ -81,7 +81,7 @@ class ArtifactBuilder:
         *,
         seed: int = 1,
         weights: dict[str, Tensor] | bytes | None = None,
-        files: dict[str, bytes] | None = None,
+        files: dict[str, bytes | None] | None = None,
         path: str = "model.safetensors",
         **fields: Any,
     ) -> Manifest:
@@ -90,8 +90,10 @@ class ArtifactBuilder:
             path: tensors if isinstance(tensors, bytes) else save(tensors),
             "config.json": json.dumps({"hidden": list(HIDDEN)}).encode(),
             "normalisation.json": json.dumps({"mean": [0.0] * 88, "std": [1.0] * 88}).encode(),
-            **(files or {}),
         }
+        content |= {name: body for name, body in (files or {}).items() if body is not None}
+        for name in [name for name, body in (files or {}).items() if body is None]:
+            del content[name]
         manifest = Manifest(
             **{
                 "model": "ranker",
