@@ -41,7 +41,7 @@ SERVICE = Service(model="ranker", environment="benchmark")
 RECIPES = tuple(ModelRecipe(f"v{seed}", hidden=(512, 512), seed=seed, steps=3) for seed in (1, 2))
 INSTANCE_CORE, LOAD_CORE = 0, 1
 REQUESTS_PER_SECOND = 300.0
-WINDOW_SECONDS = 0.5
+WINDOW_SECONDS = 0.4
 HELD_SECONDS = 0.05
 
 

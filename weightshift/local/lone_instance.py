@@ -24,7 +24,7 @@ from weightshift.registry.service import create_app
 from weightshift.registry.tokens import Grant, MemoryTokens, Role
 
 ADMIN_TOKEN = "token-of-a-lone-instance"  # noqa: S105  (of a process that lives for one measurement)
-_DEADLINE = 30.0
+_DEADLINE = 120.0
 _PORTS = re.compile(rb"data on port (\d+), admin on port (\d+)")
 
 
