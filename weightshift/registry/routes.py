@@ -44,7 +44,7 @@ class Routes:
         fleet = FleetRoutes(
             registry=self.registry,
             bell=self.bell,
-            reads=SharedReads(self.registry.targets),
+            reads=SharedReads(self.registry),
             lost_after=self.lost_after,
         )
         topics = (fleet, ArtifactRoutes(registry=self.registry), RecordRoutes(registry=self.registry))

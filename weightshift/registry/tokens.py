@@ -10,6 +10,7 @@ from typing import Protocol
 from weightshift.contracts.base import Message
 from weightshift.errors import InvalidInput, Unauthorised
 from weightshift.registry.postgres.database import Database, lone_connection
+from weightshift.registry.shared import Shared
 from weightshift.registry.sql import QUERIES
 
 EVERY = "*"
@@ -80,10 +81,14 @@ class PostgresTokens:
 
     def __init__(self, *, database: Database) -> None:
         self._database = database
+        # All runtimes of a service carry one token, and come back together after every publication.
+        self._shared = Shared(self._read)
 
     async def grant(self, token: str) -> Grant | None:
         """Return what a token allows; None for one unknown or revoked. Raises `RegistryUnreachable`."""
-        digest = token_digest(token)
+        return await self._shared.get(token_digest(token))
+
+    async def _read(self, digest: str) -> Grant | None:
         async with self._database.connection() as connection:
             record = await connection.fetchrow(QUERIES["select_token"], digest)
         if record is None or not hmac.compare_digest(record["token_sha256"], digest):

@@ -1,13 +1,14 @@
 """Waiting for a target to change: woken in milliseconds where possible, polling everywhere else."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.target import Target, Targets
 from weightshift.errors import RegistryUnreachable
+from weightshift.registry.shared import Shared
 
 MAX_WAITERS = 10_000
 POLL_SECONDS = 5.0
@@ -62,34 +63,14 @@ class TargetReader(Protocol):
 
 
 class SharedReads:
-    """Lets everybody who asks for a service's targets at the same moment share one read.
+    """A reader whose reads are shared by everybody who waits for the same service."""
 
-    An answer is never older than the question: a read that has begun already is not joined.
-    """
-
-    def __init__(self, read: Callable[[Service], Awaitable[Targets]]) -> None:
-        self._read = read
-        self._upcoming: dict[Service, asyncio.Task[Targets]] = {}
+    def __init__(self, reader: TargetReader) -> None:
+        self._shared = Shared(reader.targets)
 
     async def targets(self, service: Service) -> Targets:
-        """Return both cohorts' targets. Raises what the read raises."""
-        task = self._upcoming.get(service)
-        if task is None:
-            task = asyncio.create_task(self._start(service), name=f"read targets of {service}")
-            # Also when everybody who asked has gone away: a failure nobody sees is no failure to report.
-            task.add_done_callback(_take_note)
-            self._upcoming[service] = task
-        return await asyncio.shield(task)
-
-    async def _start(self, service: Service) -> Targets:
-        # From here on the read may see less than a later question must be answered with.
-        del self._upcoming[service]
-        return await self._read(service)
-
-
-def _take_note(task: "asyncio.Task[Targets]") -> None:
-    if not task.cancelled():
-        task.exception()
+        """Read both cohorts' targets. Raises what the reader raises."""
+        return await self._shared.get(service)
 
 
 async def await_target(

@@ -4,11 +4,11 @@ import pytest
 
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.manifest import ArtifactRecord
-from weightshift.contracts.target import Publication, Target, Targets
+from weightshift.contracts.target import Publication, Target
 from weightshift.errors import RegistryUnreachable
 from weightshift.registry import watch
 from weightshift.registry.memory import MemoryRegistry
-from weightshift.registry.watch import SharedReads, TargetBell, await_target
+from weightshift.registry.watch import TargetBell, await_target
 
 SERVICE = Service(model="ranker", environment="test")
 LONG = 60.0
@@ -115,66 +115,3 @@ async def test_a_registry_that_goes_away_ends_the_wait(registry: MemoryRegistry)
     with pytest.raises(RegistryUnreachable):
         async with asyncio.timeout(4):
             await task
-
-
-async def test_questions_at_the_same_moment_share_one_read() -> None:
-    reads = 0
-
-    async def read(_: Service) -> Targets:
-        nonlocal reads
-        reads += 1
-        return Targets()
-
-    shared = SharedReads(read)
-    await asyncio.gather(*(shared.targets(SERVICE) for _ in range(100)))
-    assert reads == 1
-
-
-async def test_a_question_is_not_answered_by_a_read_that_had_begun_before() -> None:
-    begun, finish = asyncio.Event(), asyncio.Event()
-    answers = [Targets(), Targets(canary=None)]
-
-    async def read(_: Service) -> Targets:
-        answer = answers.pop(0)
-        begun.set()
-        await finish.wait()
-        return answer
-
-    shared = SharedReads(read)
-    first = asyncio.create_task(shared.targets(SERVICE))
-    await begun.wait()
-    second = asyncio.create_task(shared.targets(SERVICE))
-    await asyncio.sleep(0)
-    finish.set()
-    await asyncio.gather(first, second)
-    assert answers == []
-
-
-async def test_a_failed_read_fails_for_everybody_who_shares_it_and_for_nobody_else() -> None:
-    failures = [RegistryUnreachable()]
-
-    async def read(_: Service) -> Targets:
-        if failures:
-            raise failures.pop()
-        return Targets()
-
-    shared = SharedReads(read)
-    results = await asyncio.gather(*(shared.targets(SERVICE) for _ in range(3)), return_exceptions=True)
-    assert [type(result) for result in results] == [RegistryUnreachable] * 3
-    assert await shared.targets(SERVICE) == Targets()
-
-
-async def test_one_who_goes_away_takes_the_read_from_nobody() -> None:
-    finish = asyncio.Event()
-
-    async def read(_: Service) -> Targets:
-        await finish.wait()
-        return Targets()
-
-    shared = SharedReads(read)
-    leaving, staying = (asyncio.create_task(shared.targets(SERVICE)) for _ in range(2))
-    await asyncio.sleep(0)
-    leaving.cancel()
-    finish.set()
-    assert await staying == Targets()
-    assert leaving.cancelled()
