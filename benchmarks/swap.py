@@ -143,7 +143,9 @@ async def measure(swaps: int) -> dict[str, Any]:
     serving = [sys.executable, __file__, "--serve"]
     async with (
         registry.serving(),
-        lone_instance(serving, registry=registry, cache=directory / "cache", settings={}) as instance,
+        lone_instance(
+            serving, registry=registry, cache=directory / "cache", settings={"STANDBY_BYTES": "0"}
+        ) as instance,
     ):
         await registry.release(RECIPES[0].artifact_id)
         loading = [sys.executable, __file__, "--load", f"{instance.data_url}/predict", str(expectations)]

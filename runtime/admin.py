@@ -77,5 +77,6 @@ def _status(instance: Instance) -> dict[str, Any]:
     return {
         "report": instance.report().model_dump(mode="json"),
         "resident": resident,
+        "tiers": instance.tiers(),
         "queue_length": instance.executor.queue_length,
     }

@@ -86,6 +86,10 @@ class ArtifactCache:
                     entry.rename(doomed)
                     _remove(doomed)
 
+    def digests(self) -> list[str]:
+        """Return the manifest digests of what is in the cache."""
+        return sorted(entry.name for entry in self._artifacts.iterdir())
+
     def _open_complete(self, digest: str) -> CachedArtifact | None:
         try:
             return CachedArtifact.open(self._artifacts / digest)

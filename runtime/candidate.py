@@ -13,6 +13,7 @@ from runtime.dry_run import dry_run
 from runtime.generation_holder import LoadedModel
 from runtime.model_loader import check_fit, dispose, load, verify
 from runtime.signatures import SignaturePolicy
+from runtime.standby import Standby
 from weightshift.contracts.instance import CandidatePhase, CandidateProgress, InstanceError
 from weightshift.contracts.target import Target
 from weightshift.errors import (
@@ -124,12 +125,14 @@ class CandidatePreparer:
         cache: ArtifactCache,
         downloader: Downloader,
         signatures: SignaturePolicy,
+        standby: Standby,
         device: str,
         memory_margin: int,
     ) -> None:
         self._cache = cache
         self._downloader = downloader
         self._signatures = signatures
+        self._standby = standby
         self._device = device
         self._memory_margin = memory_margin
 
@@ -139,16 +142,18 @@ class CandidatePreparer:
         Raises a `CandidateError`, `UnsafeArtifact`, `UnknownArtifact`, `ObjectStoreUnreachable` or
         `OSError`; `Superseded` when a newer target arrives on the way.
         """
+        if (kept := self._standby.take(target.manifest_sha256)) is not None:
+            return kept
         with self._fetch(target, tracker) as cached:
             try:
-                return self._load(cached, target, tracker)
+                return self._load_with_room(cached, target, tracker)
             except DigestMismatch:
                 self._cache.quarantine(cached.digest)
                 if cached.is_fresh:
                     raise
         # The cached bytes went bad after they had been verified; the store still has good ones.
         with self._fetch(target, tracker) as cached:
-            return self._load(cached, target, tracker)
+            return self._load_with_room(cached, target, tracker)
 
     def collect(self, keep: set[str], *, newest: int) -> None:
         """Remove cached artifacts that are no way back any more."""
@@ -170,6 +175,18 @@ class CandidatePreparer:
         manifest = self._downloader.read_manifest(target.service.model, target.manifest_sha256)
         self._signatures.check_artifact(target, manifest)
         check_fit(manifest, target=target, read=self._downloader.read_small_file)
+
+    def _load_with_room(
+        self, cached: CachedArtifact, target: Target, tracker: CandidateTracker
+    ) -> LoadedModel:
+        """Load; short of memory, give up the model that is only the quick way back."""
+        try:
+            return self._load(cached, target, tracker)
+        except OutOfMemory:
+            if self._standby.digest is None:
+                raise
+        self._standby.clear()
+        return self._load(cached, target, tracker)
 
     def _load(self, cached: CachedArtifact, target: Target, tracker: CandidateTracker) -> LoadedModel:
         tracker.enter(CandidatePhase.VERIFYING)

@@ -37,6 +37,7 @@ class LoadedModel:
     device: str
     allocated_bytes: int
     generations: int = 1
+    has_served: bool = False
 
 
 class Generation:
@@ -123,6 +124,7 @@ class GenerationHolder:
             outgoing = self._current if accepted else candidate
             if accepted:
                 self._current = candidate
+                candidate.loaded.has_served = True
             if outgoing is not None:
                 outgoing.retire()
             unused = outgoing is not None and outgoing.references == 0

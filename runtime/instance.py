@@ -24,6 +24,7 @@ from runtime.rollout_metrics import RolloutMetrics
 from runtime.sessions import Sessions
 from runtime.settings import RuntimeSettings
 from runtime.signatures import SignatureCache, SignaturePolicy, accepted_keys
+from runtime.standby import Standby
 from runtime.target_state import TargetState
 from weightshift.artifacts.base import ObjectStore
 from weightshift.contracts.instance import InstanceReport
@@ -54,10 +55,11 @@ class Instance:
         self.admission = Admission()
         retired: SimpleQueue[Generation | None] = SimpleQueue()
         self.holder = GenerationHolder(retire=retired.put)
+        self._standby = Standby(budget=settings.standby_bytes, margin=settings.memory_margin, dispose=dispose)
         self._cleanup = CleanupWorker(
             queue=retired,
             forget=self.holder.forget,
-            dispose=dispose,
+            dispose=self._standby.keep,
             failed=self.metrics.cleanup_failures.inc,
             disposed=self.metrics.disposed,
         )
@@ -136,6 +138,13 @@ class Instance:
         self.metrics.resident.set(len(self.holder.resident))
         return self.metrics.render()
 
+    def tiers(self) -> dict[str, str]:
+        """Return where each artifact's weights are by manifest digest: `device`, `host` or `disk`."""
+        tiers = dict.fromkeys(self._cache.digests(), "disk")
+        if (standby := self._standby.digest) is not None:
+            tiers[standby] = "host"
+        return tiers | {one.loaded.manifest_sha256: "device" for one in self.holder.resident}
+
     async def reconcile_now(self) -> None:
         """Re-read the target, and try a refused candidate again."""
         await self._reconciler.retry()
@@ -174,6 +183,7 @@ class Instance:
         downloader = Downloader(store=store, max_artifact_bytes=settings.max_artifact_bytes)
         cache = ArtifactCache(root=settings.cache_dir, downloader=downloader)
         cache.sweep()
+        self._cache = cache
         return Reconciler(
             settings=settings,
             holder=self.holder,
@@ -187,6 +197,7 @@ class Instance:
                 cache=cache,
                 downloader=downloader,
                 signatures=self._signatures,
+                standby=self._standby,
                 device=settings.device,
                 memory_margin=settings.memory_margin,
             ),

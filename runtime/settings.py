@@ -18,7 +18,8 @@ class RuntimeSettings(BaseSettings):
 
     `data_port` and `admin_port` 0 choose a free port. `start_wait` is how long a starting instance
     waits for the registry before it serves its last trusted artifact unasked. `session_deadline` is how
-    long a streaming session may go on after its generation was replaced. `artifact_keys` and
+    long a streaming session may go on after its generation was replaced. The replaced model stays in host
+    memory if it has at most `standby_bytes`. `artifact_keys` and
     `release_keys` are the accepted public keys (PEM, several one after the other), given here or in the
     files; only with `insecure_unsigned`, which is for development, nothing needs a signature.
     """
@@ -53,6 +54,7 @@ class RuntimeSettings(BaseSettings):
     release_keys_file: Path | None = None
     insecure_unsigned: bool = False
 
+    standby_bytes: int = Field(default=1 << 30, ge=0)
     memory_margin: int = Field(default=256 << 20, ge=0)
 
     max_queue: int = Field(default=256, gt=0)

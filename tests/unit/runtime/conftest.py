@@ -227,6 +227,7 @@ class World:
             "heartbeat": 0.1,
             "watch_wait": 5,
             "memory_margin": 0,
+            "standby_bytes": 0,
             "retry_initial": 0.001,
             "retry_maximum": 0.01,
             "propagation_seconds": 0,
