@@ -1,0 +1,73 @@
+"""Whatever a client sends, the answer is 200 or 4xx with a reason, and nothing stays borrowed."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+PREDICT = {"context": [0.5] * 8, "candidates": [[0.25] * 80, [1.0] * 80], "top": 2}
+INFER = {
+    "id": "1",
+    "inputs": [{"name": "rows", "shape": [1, 88], "datatype": "FP32", "data": [0.5] * 88}],
+    "outputs": [{"name": "scores", "parameters": {"binary_data": True}}],
+}
+PATHS = ["/predict", "/v2/models/ranker/infer", "/generate"]
+
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+values = st.recursive(
+    leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=10), inner), max_leaves=20
+)
+
+
+@st.composite
+def almost_right(draw: st.DrawFn, document: Any) -> Any:
+    """A right document with one part, at any depth, replaced or left out."""
+    changed = json.loads(json.dumps(document))
+    place = changed
+    while True:
+        keys = list(place) if isinstance(place, dict) else range(len(place))
+        key = draw(st.sampled_from(list(keys)))
+        child = place[key]
+        if isinstance(child, dict | list) and child and draw(st.booleans()):
+            place = child
+        elif draw(st.booleans()):
+            place[key] = draw(values)
+            return changed
+        else:
+            del place[key]
+            return changed
+
+
+bodies = st.binary(max_size=200) | (values | almost_right(PREDICT) | almost_right(INFER)).map(
+    lambda body: json.dumps(body).encode()
+)
+
+
+@pytest.fixture
+async def clients(world: Any, artifacts: Any) -> AsyncIterator[Any]:
+    await world.publish(artifacts.push("v1"))
+    async with world.running(max_body_bytes=1 << 16) as instance, world.data_client(instance) as client:
+        await world.until(world.serving(instance, 1))
+        yield instance, client
+
+
+@given(path=st.sampled_from(PATHS), content=bodies, length=st.none() | st.text("0123456789-x ", max_size=6))
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+async def test_no_request_is_the_servers_fault(
+    clients: Any, path: str, content: bytes, length: str | None
+) -> None:
+    instance, client = clients
+    headers = {} if length is None else {"inference-header-content-length": length}
+    answer = await client.post(path, content=content, headers=headers)
+    assert answer.status_code == 200 or 400 <= answer.status_code < 500
+    if answer.status_code != 200:
+        assert answer.json()["error"]
+    assert instance.holder.current.references == 0
+    assert instance.is_live
