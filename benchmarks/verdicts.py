@@ -61,7 +61,7 @@ EXPERIMENTS = (
     Experiment("latency_1.25", Defect(latency=1.25, start=HISTORY), TWO_STAGES),
     Experiment("errors_1.05", Defect(errors=1.05, start=HISTORY), ALL_STAGES),
     Experiment("equal_passes", Defect(), ((5, 6 * STAGE),), until_passed=True),
-    Experiment("errors_doubled_mid_stage", Defect(errors=2.0, start=MIDDLE_OF_THIRD), ALL_STAGES[:3], MILD),
+    Experiment("errors_doubled_mid_stage", Defect(errors=2.0, start=MIDDLE_OF_THIRD), ALL_STAGES, MILD),
     Experiment("scores_shifted_quarter", Defect(scores=0.25, start=HISTORY), TWO_STAGES, MILD),
 )
 
