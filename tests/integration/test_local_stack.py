@@ -25,7 +25,7 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Local
 
 
 async def test_prometheus_scrapes_every_process_with_metrics(stack: LocalStack) -> None:
-    expected = {"stable-0", "canary-0", "worker", "envoy"}
+    expected = {"stable-0", "canary-0", "registry", "worker", "envoy"}
     async with httpx.AsyncClient(base_url=stack.addresses.prometheus) as client, asyncio.timeout(20):
         while True:
             answer = await client.get("/api/v1/query", params={"query": "up == 1"})

@@ -3,7 +3,9 @@
 from weightshift.cli.context import Context
 from weightshift.cli.options import ENVIRONMENT, REGISTRY, Commands, add_command, add_group
 from weightshift.cli.output import table
-from weightshift.contracts.instance import CandidateProgress, InstanceState
+from weightshift.contracts.instance import CandidateProgress, InstanceReport, InstanceState
+
+_GIBIBYTE = 1 << 30
 
 
 def add_commands(groups: Commands) -> None:
@@ -23,7 +25,7 @@ async def show_all(context: Context) -> int:
     """List a model's instances."""
     async with context.connections.registry(context.arguments) as registry:
         states = await registry.instances(context.service)
-    columns = ("INSTANCE", "COHORT", "STATE", "SERVES", "REVISION", "CANDIDATE", "AGE")
+    columns = ("INSTANCE", "COHORT", "STATE", "SERVES", "REVISION", "CANDIDATE", "MEMORY", "AGE")
     empty = f"no instance of {context.service} reports"
     context.output.result({"instances": states}, table(columns, [_row(item) for item in states], empty=empty))
     return 0
@@ -39,8 +41,15 @@ def _row(state: InstanceState) -> tuple[object, ...]:
         actual and actual.artifact_id,
         actual and actual.revision,
         report.candidate and _progress(report.candidate),
+        _memory(report),
         f"{state.age_seconds:.1f} s",
     )
+
+
+def _memory(report: InstanceReport) -> str | None:
+    if report.memory_used_bytes is None or report.memory_limit_bytes is None:
+        return None
+    return f"{report.memory_used_bytes / _GIBIBYTE:.1f} of {report.memory_limit_bytes / _GIBIBYTE:.1f} GiB"
 
 
 def _condition(state: InstanceState) -> str:

@@ -26,6 +26,7 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 OPERATOR_TOKEN = "secrets/registry-operator"  # noqa: S105  (file names)
 RUNTIME_TOKEN = "secrets/registry-runtime"  # noqa: S105
+METRICS_TOKEN = "secrets/registry-metrics"  # noqa: S105
 ADMIN_TOKEN = "secrets/runtime-admin"  # noqa: S105
 
 
@@ -45,6 +46,7 @@ async def prepare_registry(directory: Path, database: PostgresAddress, service: 
     for file, role, model, environment in (
         (OPERATOR_TOKEN, Role.OPERATOR, EVERY, EVERY),
         (RUNTIME_TOKEN, Role.RUNTIME, service.model, service.environment),
+        (METRICS_TOKEN, Role.METRICS, EVERY, EVERY),
     ):
         if not (directory / file).exists():
             token = await issue_token(

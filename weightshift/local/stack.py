@@ -19,6 +19,7 @@ from weightshift.local.prometheus import ScrapeTarget, prometheus_spec
 from weightshift.local.s3 import prepare_s3, remove_s3_sockets, s3_address, s3_spec
 from weightshift.local.services import (
     ADMIN_TOKEN,
+    METRICS_TOKEN,
     control_environment,
     prepare_registry,
     registry_spec,
@@ -217,6 +218,12 @@ class LocalStack:
         )
         return (
             *runtimes,
+            ScrapeTarget(
+                job="registry",
+                instance="registry",
+                port=layout.registry,
+                credentials=self.directory / METRICS_TOKEN,
+            ),
             ScrapeTarget(job="worker", instance="worker", port=layout.worker_metrics),
             ScrapeTarget(job="envoy", instance="envoy", port=layout.envoy[1], path="/stats/prometheus"),
         )

@@ -35,6 +35,7 @@ WHERE target.model_name = $1 AND target.artifact_id = $2
 -- name: select_reports_of_artifact
 SELECT report FROM instance_report
 WHERE model_name = $1 AND report -> 'actual' ->> 'artifact_id' = $2
+  AND reported_at > clock_timestamp() - $3::interval
 
 -- name: select_artifacts
 SELECT * FROM model_artifact WHERE model_name = $1 ORDER BY created_at DESC, artifact_id DESC

@@ -215,6 +215,7 @@ ACTUAL = LoadedGeneration(
         ({"ready": True}, True, ["lost"]),
         ({"ready": True, "insecure_unsigned": True}, False, ["ready, unsigned allowed"]),
         ({"ready": True, "draining": True}, False, ["draining"]),
+        ({"memory_used_bytes": 3 << 29, "memory_limit_bytes": 8 << 30}, False, ["1.5 of 8.0 GiB"]),
         ({"candidate": FAILED}, False, ["v3 failed: wrong shape"]),
     ],
 )

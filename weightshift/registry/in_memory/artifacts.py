@@ -4,6 +4,7 @@ from weightshift.contracts.approval import ArtifactUse, RejectedArtifact
 from weightshift.contracts.health import Incident
 from weightshift.contracts.manifest import ArtifactRecord, ArtifactState
 from weightshift.registry import artifact_rules as rules
+from weightshift.registry.fleet_rules import FORGET_INSTANCE_AFTER
 from weightshift.registry.in_memory.state import MemoryState
 
 
@@ -75,5 +76,10 @@ class MemoryArtifacts(MemoryState):
 
     def _uses(self, model: str, artifact_id: str) -> tuple[ArtifactUse, ...]:
         targets = (target for target, _ in self._targets.values() if target.service.model == model)
-        reports = (report for report, _ in self._reports.values() if report.service.model == model)
+        oldest = self._clock() - FORGET_INSTANCE_AFTER
+        reports = (
+            report
+            for report, reported_at in self._reports.values()
+            if report.service.model == model and reported_at > oldest
+        )
         return rules.artifact_uses(artifact_id, targets, reports)

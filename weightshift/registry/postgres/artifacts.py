@@ -7,6 +7,7 @@ from weightshift.contracts.health import Incident
 from weightshift.contracts.instance import InstanceReport
 from weightshift.contracts.manifest import ArtifactRecord, ArtifactState
 from weightshift.registry import artifact_rules as rules
+from weightshift.registry.fleet_rules import FORGET_INSTANCE_AFTER
 from weightshift.registry.postgres import audit, health
 from weightshift.registry.postgres.database import Connection
 from weightshift.registry.postgres.rows import target_of
@@ -113,7 +114,9 @@ async def _store(connection: Connection, record: ArtifactRecord) -> None:
 
 async def _uses(connection: Connection, model: str, artifact_id: str) -> tuple[ArtifactUse, ...]:
     targets = await connection.fetch(QUERIES["select_targets_of_artifact"], model, artifact_id)
-    reports = await connection.fetch(QUERIES["select_reports_of_artifact"], model, artifact_id)
+    reports = await connection.fetch(
+        QUERIES["select_reports_of_artifact"], model, artifact_id, FORGET_INSTANCE_AFTER
+    )
     return rules.artifact_uses(
         artifact_id,
         (target_of(record) for record in targets),
