@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 PREDICT = {"context": [0.5] * 8, "candidates": [[0.25] * 80, [1.0] * 80], "top": 2}
-INFER = {
+INFER: dict[str, Any] = {
     "id": "1",
     "inputs": [{"name": "rows", "shape": [1, 88], "datatype": "FP32", "data": [0.5] * 88}],
     "outputs": [{"name": "scores", "parameters": {"binary_data": True}}],
 }
-PATHS = ["/predict", "/v2/models/ranker/infer", "/generate"]
+INFER_PATH = "/v2/models/ranker/infer"
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 values = st.recursive(
@@ -31,7 +31,7 @@ def almost_right(draw: st.DrawFn, document: Any) -> Any:
         keys = list(place) if isinstance(place, dict) else range(len(place))
         key = draw(st.sampled_from(list(keys)))
         child = place[key]
-        if isinstance(child, dict | list) and child and draw(st.booleans()):
+        if isinstance(child, dict | list) and child and draw(st.integers(0, 3)):
             place = child
         elif draw(st.booleans()):
             place[key] = draw(values)
@@ -41,8 +41,22 @@ def almost_right(draw: st.DrawFn, document: Any) -> Any:
             return changed
 
 
-bodies = st.binary(max_size=200) | (values | almost_right(PREDICT) | almost_right(INFER)).map(
-    lambda body: json.dumps(body).encode()
+def encoded(path: str, documents: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[str, bytes]]:
+    return st.tuples(st.just(path), documents.map(lambda body: json.dumps(body).encode()))
+
+
+def with_data(data: object) -> dict[str, Any]:
+    (tensor,) = INFER["inputs"]
+    return {**INFER, "inputs": [{**tensor, "data": data}]}
+
+
+requests = st.one_of(
+    st.tuples(st.sampled_from(["/predict", INFER_PATH, "/generate"]), st.binary(max_size=200)),
+    encoded("/predict", values),
+    encoded("/predict", almost_right(PREDICT)),
+    encoded(INFER_PATH, values),
+    encoded(INFER_PATH, almost_right(INFER)),
+    encoded(INFER_PATH, almost_right([0.5] * 88).map(with_data)),
 )
 
 
@@ -54,17 +68,17 @@ async def clients(world: Any, artifacts: Any) -> AsyncIterator[Any]:
         yield instance, client
 
 
-@given(path=st.sampled_from(PATHS), content=bodies, length=st.none() | st.text("0123456789-x ", max_size=6))
+@given(sent=requests, length=st.none() | st.none() | st.text("0123456789-x ", max_size=6))
 @settings(
-    max_examples=150,
+    max_examples=300,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 async def test_no_request_is_the_servers_fault(
-    clients: Any, path: str, content: bytes, length: str | None
+    clients: Any, sent: tuple[str, bytes], length: str | None
 ) -> None:
-    instance, client = clients
-    headers = {} if length is None else {"inference-header-content-length": length}
+    (instance, client), (path, content) = clients, sent
+    headers = {} if length is None or path != INFER_PATH else {"inference-header-content-length": length}
     answer = await client.post(path, content=content, headers=headers)
     assert answer.status_code == 200 or 400 <= answer.status_code < 500
     if answer.status_code != 200:
