@@ -63,7 +63,7 @@ def build_workers(
     fleet = FleetActivities(
         registry=registry, lost_after=lost_after, poll=timedelta(seconds=settings.fleet_poll)
     )
-    admission = RegistryActivities(registry=registry, lost_after=lost_after)
+    admission = RegistryActivities(registry=registry, mesh=mesh, lost_after=lost_after)
     metrics = MetricsActivities(reader=reader, registry=registry, lost_after=lost_after)
     control = Worker(
         client,
@@ -82,10 +82,11 @@ def build_workers(
         max_concurrent_activities=_CONTROL_SLOTS,
         graceful_shutdown_timeout=timedelta(seconds=settings.graceful_shutdown),
     )
+    traffic_activities = MeshActivities(mesh=mesh)
     traffic = Worker(
         client,
         task_queue=mesh_queue(task_queue),
-        activities=[MeshActivities(mesh=mesh).write],
+        activities=[traffic_activities.write, traffic_activities.read],
         max_concurrent_activities=_MESH_SLOTS,
         graceful_shutdown_timeout=timedelta(seconds=settings.graceful_shutdown),
     )

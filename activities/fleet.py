@@ -43,8 +43,16 @@ def assess(wait: FleetWait, states: Sequence[InstanceState]) -> Assessment:
         elif error is not None:
             failed.append((reference.instance_id, error))
         elif not (wait.tolerate_lost and (state is None or state.lost)):
-            awaited.append(reference.instance_id)
+            awaited.append(_with_last_error(reference, state, wait.revision))
     return Assessment(tuple(done), tuple(awaited), tuple(failed))
+
+
+def _with_last_error(reference: InstanceRef, state: InstanceState | None, revision: int) -> str:
+    """Name an awaited instance, with what went wrong on it last, if anything did."""
+    candidate = state.report.candidate if state else None
+    if candidate is None or candidate.revision != revision or candidate.error is None:
+        return reference.instance_id
+    return f"{reference.instance_id} ({candidate.error.message})"
 
 
 def _permanent_error(state: InstanceState | None, revision: int) -> InstanceError | None:
@@ -126,7 +134,7 @@ class FleetActivities:
             with application_errors():
                 states = await self._registry.instances(wait.service, lost_after=self._lost_after)
             assessment = assess(wait, states)
-            activity.heartbeat(", ".join(assessment.awaited))
+            activity.heartbeat("waiting for " + ", ".join(assessment.awaited))
             if assessment.failed:
                 instance_id, error = assessment.failed[0]
                 raise ApplicationError(f"{instance_id}: {error.message}", type=error.type, non_retryable=True)

@@ -3,8 +3,9 @@
 from temporalio import activity
 
 from activities.failures import application_errors
-from activities.options import SHIFT
+from activities.options import READ_MESH, SHIFT
 from weightshift.contracts.commands import MeshWrite
+from weightshift.contracts.identity import Service
 from weightshift.contracts.traffic import MeshState
 from weightshift.mesh.base import Mesh
 
@@ -28,3 +29,9 @@ class MeshActivities:
             activity.logger.error("mesh write %s still fails at attempt %d", command.split, attempt)
         with application_errors():
             return await self._mesh.write(command.service, command.split, command.fence)
+
+    @activity.defn(name=READ_MESH.name)
+    async def read(self, service: Service) -> MeshState:
+        """Return what the mesh does now."""
+        with application_errors():
+            return await self._mesh.read(service)

@@ -21,6 +21,7 @@ from weightshift.contracts.commands import (
     Observed,
     PublishCommand,
 )
+from weightshift.contracts.identity import Service
 from weightshift.contracts.release import Admission
 from weightshift.contracts.target import Target
 from weightshift.contracts.traffic import MeshState
@@ -97,6 +98,9 @@ CHECK_CAPACITY = Call[CapacityCheck, Capacity]("fleet.check_capacity", Capacity)
 
 SHIFT = Call[MeshWrite, MeshState](
     "mesh.write", MeshState, retry=_EAGER, give_up_after=timedelta(minutes=1), on_mesh_queue=True
+)
+READ_MESH = Call[Service, MeshState](
+    "mesh.read", MeshState, retry=_EAGER, give_up_after=None, on_mesh_queue=True
 )
 CUT = Call[MeshWrite, MeshState](
     "mesh.write", MeshState, retry=_EAGER, give_up_after=None, on_mesh_queue=True

@@ -1,4 +1,4 @@
-"""Activities on the registry: admission, targets, completion."""
+"""Activities on the registry: admission (which also asks the mesh what it obeys), targets, completion."""
 
 from datetime import timedelta
 
@@ -10,18 +10,20 @@ from activities.evidence import record_evidence
 from activities.failures import application_errors
 from activities.options import ADMIT, COMPLETE, PUBLISH
 from weightshift.contracts.commands import Admittance, CompleteCommand, InstanceRef, PublishCommand
-from weightshift.contracts.identity import Cohort, Service
-from weightshift.contracts.release import Admission, Admitted, Outcome
+from weightshift.contracts.identity import Cohort, Fence, Service
+from weightshift.contracts.release import Admission, Admitted, Completion, Outcome
 from weightshift.contracts.target import Target
-from weightshift.errors import NoCanaryCapacity, ReleaseActive
+from weightshift.errors import NoCanaryCapacity, ReleaseActive, StaleFence
+from weightshift.mesh.base import Mesh
 from weightshift.registry.base import Registry
 
 
 class RegistryActivities:
     """Everything a release writes to the registry; each repeat returns the first result."""
 
-    def __init__(self, *, registry: Registry, lost_after: timedelta) -> None:
+    def __init__(self, *, registry: Registry, mesh: Mesh, lost_after: timedelta) -> None:
         self._registry = registry
+        self._mesh = mesh
         self._lost_after = lost_after
 
     @activity.defn(name=ADMIT.name)
@@ -36,7 +38,10 @@ class RegistryActivities:
             for cohort in Cohort:
                 if not instances[cohort]:
                     raise NoCanaryCapacity(f"no {cohort} instance of {service} reports; start one first")
+            obeyed = (await self._mesh.read(service)).fence
             admitted, taken_over = await self._lock(admission)
+            if obeyed is not None and obeyed.epoch > admitted.epoch:
+                await self._give_up(admission, admitted, obeyed)
             releases = await self._registry.releases(service)
             return Admittance(
                 epoch=admitted.epoch,
@@ -46,6 +51,24 @@ class RegistryActivities:
                 stable=instances[Cohort.STABLE],
                 canary=instances[Cohort.CANARY],
             )
+
+    async def _give_up(self, admission: Admission, admitted: Admitted, obeyed: Fence) -> None:
+        """Free the lock of a release that the mesh would refuse every command of. Raises `StaleFence`."""
+        service = admission.request.service
+        problem = StaleFence(
+            f"the mesh obeys epoch {obeyed.epoch} and the registry is at {admitted.epoch}; run `weightshift "
+            f"registry recover {service.model} -e {service.environment}` first"
+        )
+        await self._registry.complete(
+            Completion(
+                service=service,
+                release_id=admission.request.release_id,
+                outcome=Outcome.REFUSED,
+                reason=str(problem),
+                fence=Fence(epoch=admitted.epoch, sequence=0),
+            )
+        )
+        raise problem
 
     async def _lock(self, admission: Admission) -> tuple[Admitted, str | None]:
         try:

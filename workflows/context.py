@@ -39,6 +39,7 @@ _SEARCHABLE = {
     ReleasePhase.PARACHUTE: "parachute",
     ReleasePhase.RETIRING: "parachute",
     ReleasePhase.ROLLING_BACK: "rolling-back",
+    ReleasePhase.DONE: "done",
 }
 """What a release is found by: coarser than its phase, since every change costs an event."""
 
@@ -149,7 +150,7 @@ class ReleaseContext:
             result_type=call.answer,
             task_queue=mesh_queue(workflow.info().task_queue) if call.on_mesh_queue else None,
             start_to_close_timeout=call.longest_attempt,
-            schedule_to_close_timeout=give_up_after or call.give_up_after,
+            schedule_to_close_timeout=call.give_up_after if give_up_after is None else give_up_after,
             heartbeat_timeout=call.heartbeat,
             retry_policy=call.retry,
             summary=summary,
@@ -215,8 +216,9 @@ class ReleaseContext:
         """Move to a phase, for the status, the Temporal UI and searches."""
         self.phase = phase
         self.tell(text)
-        stage = _SEARCHABLE[phase] if self.stage_weight is None else f"{phase} {self.stage_weight} %"
-        if stage != self._searchable and phase is not ReleasePhase.DONE:
+        observing = phase is ReleasePhase.OBSERVING
+        stage = f"{phase} {self.stage_weight} %" if observing else _SEARCHABLE[phase]
+        if stage != self._searchable:
             self._searchable = stage
             workflow.upsert_search_attributes([STAGE_ATTRIBUTE.value_set(stage)])
 

@@ -80,7 +80,8 @@ async def publish(
         reason=context.request.reason,
     )
     command = PublishCommand(publication=publication, evidence=context.evidence)
-    target = await context.execute(PUBLISH, command, summary=f"publish {artifact_id} to {cohort}")
+    summary = f"{context.phase}: publish {artifact_id} to {cohort}"
+    target = await context.execute(PUBLISH, command, summary=summary)
     context.recorded(command.evidence)
     return target
 
@@ -116,8 +117,10 @@ async def prepare_canary(context: ReleaseContext) -> None:
 async def shift_traffic(context: ReleaseContext) -> None:
     """Raise the canary's share stage by stage, each only after the one before was judged healthy."""
     for stage in context.request.plan.resolved_stages():
+        await context.wait(lambda: not context.paused)
         await _check_capacity(context, stage)
         context.position = Position.CANARY_SERVING
+        context.promote_requested = False
         context.had_traffic = True
         context.stage_weight = stage.weight
         context.enter(ReleasePhase.OBSERVING, f"shifting {stage.weight} % to canary")
@@ -145,13 +148,14 @@ async def shift(context: ReleaseContext, split: TrafficSplit) -> None:
     state = await context.execute(
         SHIFT,
         MeshWrite(service=context.request.service, split=split, fence=context.next_fence()),
-        summary=f"stable/canary {split}",
+        summary=f"{context.phase}: stable/canary {split}",
     )
     context.split = state.split
 
 
 async def take_over(context: ReleaseContext) -> None:
     """Swap stable while the canary carries everything, then give the traffic back to it."""
+    await context.wait(lambda: not context.paused)
     context.stage_weight = None
     stable = context.admittance.targets.stable
     context.position = Position.STABLE_PUBLISH_IN_FLIGHT
@@ -166,7 +170,7 @@ async def take_over(context: ReleaseContext) -> None:
     await context.execute(
         WARM_UP,
         fleet_wait(context, Cohort.STABLE, target.revision, CandidatePhase.DRY_RUNNING),
-        summary=f"warm-up revision {target.revision} on stable",
+        summary=f"{context.phase}: warm-up revision {target.revision} on stable",
         give_up_after=context.request.plan.load_deadline,
     )
     context.enter(ReleasePhase.RETURNING, "returning traffic to stable")
@@ -189,21 +193,14 @@ async def retain(context: ReleaseContext) -> None:
 async def _parachute(context: ReleaseContext) -> None:
     stable = context.admittance.targets.stable
     previous = stable.artifact_id if stable else context.request.artifact_id
+    context.promote_requested = False
     context.enter(ReleasePhase.PARACHUTE, f"warming {previous} on canary as the way back")
     try:
-        target = await publish(context, Cohort.CANARY, previous, expected_revision=context.canary_revision)
-        context.canary_revision = target.revision
-        await context.execute(
-            WARM_UP,
-            fleet_wait(context, Cohort.CANARY, target.revision, CandidatePhase.DRY_RUNNING),
-            summary=f"warm-up revision {target.revision} on canary",
-            give_up_after=context.request.plan.load_deadline,
-        )
+        await _warm_canary(context, previous, tolerate_lost=False)
     except ActivityError as error:
         context.tell(f"no parachute: {error.cause}")
         return
     context.position = Position.PARACHUTE_UP
-    context.promote_requested = False
     await context.wait(
         lambda: context.promote_requested,
         timeout=context.request.plan.retain,
@@ -212,17 +209,28 @@ async def _parachute(context: ReleaseContext) -> None:
 
 
 async def _retire(context: ReleaseContext) -> None:
+    """Let go of the parachute: the canary takes the promoted artifact, so that both pools are alike."""
     context.position = Position.RETIRING
-    context.enter(ReleasePhase.RETIRING, f"retiring: canary adopts {context.request.artifact_id}")
+    artifact_id = context.request.artifact_id
+    context.enter(ReleasePhase.RETIRING, f"retiring: canary adopts {artifact_id}")
     try:
-        await publish(
-            context,
-            Cohort.CANARY,
-            context.request.artifact_id,
-            expected_revision=context.canary_revision,
-        )
+        await _warm_canary(context, artifact_id, tolerate_lost=True)
     except ActivityError as error:
-        context.tell(f"canary keeps the previous artifact: {error.cause}")
+        context.tell(f"canary did not adopt {artifact_id}: {error.cause}")
+
+
+async def _warm_canary(context: ReleaseContext, artifact_id: str, *, tolerate_lost: bool) -> None:
+    """Publish an artifact to the idle canary and wait until every instance holds it."""
+    target = await publish(context, Cohort.CANARY, artifact_id, expected_revision=context.canary_revision)
+    context.canary_revision = target.revision
+    await context.execute(
+        WARM_UP,
+        fleet_wait(
+            context, Cohort.CANARY, target.revision, CandidatePhase.DRY_RUNNING, tolerate_lost=tolerate_lost
+        ),
+        summary=f"{context.phase}: warm-up revision {target.revision} on canary",
+        give_up_after=context.request.plan.load_deadline,
+    )
 
 
 async def finish(context: ReleaseContext) -> None:

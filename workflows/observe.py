@@ -1,8 +1,9 @@
 """One stage under observation: a durable window beside one judging activity."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
-from temporalio import workflow
+from temporalio import exceptions, workflow
 
 with workflow.unsafe.imports_passed_through():
     from activities.options import OBSERVE
@@ -45,7 +46,6 @@ class _StageObservation:
 
     async def run(self) -> None:
         context = self._context
-        context.promote_requested = False
         # A repeated judgement starts again from the stage's start: it must not inherit its own evidence.
         wealth_before = context.wealth
         try:
@@ -72,7 +72,7 @@ class _StageObservation:
             self._mode = ObserveMode.WATCH
             return False
         if outcome is StageOutcome.HEALTHY:
-            await self._rest_of_the_window()
+            await self._rest_of_the_window(until=lambda: context.promote_requested)
             return True
         if context.request.plan.on_inconclusive is OnInconclusive.ROLLBACK:
             raise StageBreached(f"inconclusive: {observed.verdict.reason}")
@@ -82,31 +82,36 @@ class _StageObservation:
         return False
 
     async def _judge(self) -> Observed | None:
-        """Run one judgement; None when a message ended it, to look at the intents again.
+        """Run one judgement beside the window's timer; None when a message ended it.
 
-        The judge itself knows the window and the longest window; the timer is there in case no judge does.
+        A judgement that never comes is bounded by the activity's own deadline, and is inconclusive.
         """
         context, weight = self._context, self._stage.weight
         began = workflow.now()
         observation = self._observation()
-        handle = context.start(OBSERVE, observation, summary=f"judge {weight} % ({self._mode})")
+        handle = context.start(
+            OBSERVE,
+            observation,
+            summary=f"judge {weight} % ({self._mode})",
+            give_up_after=self._deadline() if self._mode is ObserveMode.WINDOW else None,
+        )
         try:
-            in_time = await context.wait(
-                lambda: handle.done() or self._intent_changed(),
-                timeout=self._deadline() if self._mode is ObserveMode.WINDOW else None,
-                summary=f"{weight} %: observed for {self._stage.window}, at most {self._stage.max_window}",
-            )
+            await self._rest_of_the_window(until=lambda: handle.done() or self._intent_changed())
+            await context.wait(lambda: handle.done() or self._intent_changed())
         finally:
             if not handle.done():
                 handle.cancel()
         if self._mode is ObserveMode.WATCH:
             self._paused_for += workflow.now() - began
-        if not in_time:
-            return self._keep(Observed(verdict=_NO_JUDGEMENT))
         if not handle.done():
             self._mode = ObserveMode.WINDOW
             return None
-        observed = handle.result()
+        try:
+            observed = handle.result()
+        except exceptions.ActivityError as error:
+            if not isinstance(error.cause, exceptions.TimeoutError):
+                raise
+            return self._keep(Observed(verdict=_NO_JUDGEMENT))
         if observed.evidence_recorded:
             context.recorded(observation.evidence)
         return self._keep(observed)
@@ -130,14 +135,12 @@ class _StageObservation:
         resumed = self._mode is ObserveMode.WATCH and not self._context.paused
         return self._context.promote_requested or resumed
 
-    async def _rest_of_the_window(self) -> None:
-        """Wait out what is left where the judge's clock runs ahead: a window is never cut short."""
+    async def _rest_of_the_window(self, *, until: Callable[[], bool]) -> None:
+        """Wait on a durable timer for what is left of the window, or for the condition."""
         left = self._started_at + self._stage.window - workflow.now()
         if left > timedelta():
             await self._context.wait(
-                lambda: self._context.promote_requested,
-                timeout=left,
-                summary=f"rest of the window at {self._stage.weight} %",
+                until, timeout=left, summary=f"observation window at {self._stage.weight} %"
             )
 
     def _observation(self) -> Observation:

@@ -2,11 +2,11 @@
 
 from datetime import datetime, timedelta
 
-from temporalio import workflow
+from temporalio import exceptions, workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.options import CUT, RESTORE, SEAL
+    from activities.options import CUT, READ_MESH, RESTORE, SEAL
     from weightshift.contracts.commands import MeshWrite, PublishCommand
     from weightshift.contracts.identity import Cohort
     from weightshift.contracts.instance import CandidatePhase
@@ -38,6 +38,8 @@ async def roll_back(context: ReleaseContext, reason: str, decided_at: datetime) 
     by_request = context.rollback_request is not None
     refused = not context.had_traffic and not by_request
     context.traffic_is_back = True
+    if context.split is not None and not context.split.is_terminal:
+        reason = f"{reason}; traffic is left at {context.split} by a newer command, see the mesh"
     context.settle(Outcome.REFUSED if refused else Outcome.ROLLED_BACK, reason)
 
 
@@ -57,7 +59,11 @@ async def _cut(context: ReleaseContext, cohort: Cohort) -> None:
             summary=f"rollback: stable/canary {split}",
         )
     except ActivityError as error:
-        context.tell(f"traffic not moved to {cohort}: {error.cause}")
+        state = await context.execute_to_the_end(
+            READ_MESH, context.request.service, summary="rollback: read back what a newer command does"
+        )
+        context.split = state.split
+        context.tell(f"traffic is {state.split} and was not moved to {cohort}: {describe(error)}")
         return
     context.split = state.split
     context.tell(f"read back from the mesh: stable/canary {state.split}")
@@ -118,6 +124,9 @@ async def _restore_stable(context: ReleaseContext) -> None:
 def describe(error: BaseException) -> str:
     """Return why a release turned back, in one line for people."""
     cause = error.cause if isinstance(error, ActivityError) and error.cause else error
+    if isinstance(cause, exceptions.TimeoutError):
+        waited_for = "; ".join(str(detail) for detail in cause.last_heartbeat_details)
+        return f"not done in time: {waited_for}" if waited_for else "not done in time"
     if isinstance(cause, ApplicationError):
         return f"{cause.type}: {cause.message}" if cause.type else cause.message
     return str(cause) or type(cause).__name__

@@ -1,8 +1,10 @@
 """The release workflow: messages record intent, the main loop acts, and rollback wins in every state."""
 
 import asyncio
+from collections.abc import Sequence
 
 from temporalio import workflow
+from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError, FailureError
 
 with workflow.unsafe.imports_passed_through():
@@ -21,6 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.observe import StageBreached
     from workflows.recovery import describe, roll_back
 
+_ROLLBACK = "rollback"
 _PROMOTABLE = (ReleasePhase.OBSERVING, ReleasePhase.PARACHUTE)
 
 
@@ -71,9 +74,20 @@ class ReleaseWorkflow:
             await retain(context)
         await finish(context)
 
-    @workflow.signal(name="rollback", description="Take traffic back now. Every field is optional.")
-    def request_rollback(self, rollback: RollbackRequest = RollbackRequest()) -> None:  # noqa: B008 (frozen)
-        """Record the intent; the first one counts."""
+    @workflow.signal(dynamic=True, description="`rollback`: take traffic back now, whatever it carries.")
+    def receive(self, name: str, payloads: Sequence[RawValue]) -> None:
+        """Record the intent of a `rollback` signal, however it was typed; other names mean nothing.
+
+        Raw payloads, because one that cannot be decoded would otherwise be dropped, and one too many would
+        stop the workflow for good.
+        """
+        if name.strip().lower() == _ROLLBACK:
+            self._ask_for_rollback(RollbackRequest.from_payloads([value.payload.data for value in payloads]))
+        else:
+            workflow.logger.warning("signal %r is not known and was ignored", name[:100])
+
+    def _ask_for_rollback(self, rollback: RollbackRequest) -> None:
+        """Keep the first request; a repeat changes nothing."""
         if self._context.rollback_request is None:
             self._context.rollback_request = rollback
             self._context.rollback_asked_at = workflow.now()
@@ -81,7 +95,7 @@ class ReleaseWorkflow:
     @workflow.update(name="rollback", description="Take traffic back and answer when it is read back.")
     async def rollback_and_wait(self, rollback: RollbackRequest = RollbackRequest()) -> ReleaseStatus:  # noqa: B008
         """Record the intent and answer when traffic is back; a repeat gets the same answer."""
-        self.request_rollback(rollback)
+        self._ask_for_rollback(rollback)
         await workflow.wait_condition(
             lambda: self._context.traffic_is_back or self._context.phase is ReleasePhase.DONE
         )

@@ -92,10 +92,19 @@ def take_back_in_the_middle(stack: CommandLine) -> None:
     """Release `v41` again, and roll it back once the mesh shows it at 50 %."""
     wait_until_phase(stack, "done")
     stack.start("v41", SLOWLY)
-    wait_until_phase(stack, "observing")
+    wait_until_split(stack, canary=50)
     taken_back = stack.run("release", "rollback", *IN_LOCAL, "--reason", "second thoughts")
     assert taken_back["split"] == {"stable": 100, "canary": 0}
     assert stack.run("release", "watch", *IN_LOCAL, code=3)["outcome"] == "rolled-back"
+
+
+def wait_until_split(stack: CommandLine, *, canary: int) -> None:
+    """Ask until the mesh's read-back shows the split; every question takes a process start."""
+    for _ in range(100):
+        split = stack.run("release", "status", *IN_LOCAL)["split"]
+        if split and split["canary"] == canary:
+            return
+    raise AssertionError(f"traffic never reached {canary} %")
 
 
 def wait_until_phase(stack: CommandLine, phase: str) -> None:

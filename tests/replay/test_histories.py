@@ -12,7 +12,6 @@ from tests.replay.record import HISTORIES, PATHS
 from workflows.release import ReleaseWorkflow
 
 RECORDED = {path.stem: path.read_text() for path in sorted(HISTORIES.glob("*.json"))}
-LONGEST_FOUR_STAGE_HISTORY = 150
 
 
 async def replay(text: str) -> None:
@@ -29,9 +28,19 @@ def test_every_path_is_recorded() -> None:
     assert set(RECORDED) >= set(PATHS)
 
 
-def test_a_four_stage_release_has_a_short_history() -> None:
-    events = json.loads(RECORDED["promoted_by_a_patient_judge"])["events"]
-    assert len(events) < LONGEST_FOUR_STAGE_HISTORY
+def test_a_refusal_is_recorded_at_the_step_that_refused() -> None:
+    events = json.loads(RECORDED["refused_at_verify"])["events"]
+    types = {
+        event["eventId"]: event["activityTaskScheduledEventAttributes"]["activityType"]["name"]
+        for event in events
+        if "activityTaskScheduledEventAttributes" in event
+    }
+    failed = [
+        types[event["activityTaskFailedEventAttributes"]["scheduledEventId"]]
+        for event in events
+        if "activityTaskFailedEventAttributes" in event
+    ]
+    assert failed == ["fleet.verify"]
 
 
 async def test_a_changed_workflow_would_be_noticed() -> None:

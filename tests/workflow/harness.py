@@ -152,8 +152,9 @@ class Harness:
 
     def workers(self, client: Client) -> list[Worker]:
         """Build the two workers of the control plane with a scripted judgement."""
-        admission = RegistryActivities(registry=self.registry, lost_after=LOST_AFTER)
+        admission = RegistryActivities(registry=self.registry, mesh=self.mesh, lost_after=LOST_AFTER)
         fleet = FleetActivities(registry=self.registry, lost_after=LOST_AFTER, poll=timedelta(milliseconds=5))
+        traffic = MeshActivities(mesh=self.mesh)
         return [
             Worker(
                 client,
@@ -170,9 +171,7 @@ class Harness:
                     self.observations.observe,
                 ],
             ),
-            Worker(
-                client, task_queue=mesh_queue(self.queue), activities=[MeshActivities(mesh=self.mesh).write]
-            ),
+            Worker(client, task_queue=mesh_queue(self.queue), activities=[traffic.write, traffic.read]),
         ]
 
     @contextlib.asynccontextmanager

@@ -8,8 +8,10 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.registry import RegistryActivities
 from tests.workflow.harness import LOST_AFTER, UNJUDGED_PLAN, Harness
+from weightshift.contracts.identity import Cohort, Fence
 from weightshift.contracts.release import Admission, Outcome, ReleasePhase, RollbackRequest
-from weightshift.errors import ArtifactNotReady, ReleaseActive, UnknownService
+from weightshift.contracts.traffic import TrafficSplit
+from weightshift.errors import ArtifactNotReady, ReleaseActive, StaleFence, UnknownService
 
 
 async def test_the_first_release_serves_and_has_no_way_back(harness: Harness) -> None:
@@ -51,13 +53,23 @@ async def test_a_lock_is_never_taken_from_a_release_that_runs(harness: Harness) 
     await harness.start("v42")
     await harness.until_judging(5)
     late = Admission(request=harness.request("v43"), run_id="a run that was closed long ago")
-    admission = RegistryActivities(registry=harness.registry, lost_after=LOST_AFTER)
+    admission = RegistryActivities(registry=harness.registry, mesh=harness.mesh, lost_after=LOST_AFTER)
     environment = ActivityEnvironment(client=harness.environment.client)
     with pytest.raises(ApplicationError) as refused:
         await environment.run(admission.admit, late)
     assert refused.value.type == "ReleaseActive"
     await harness.client.rollback(harness.service, RollbackRequest())
     await harness.result()
+
+
+async def test_a_registry_behind_the_mesh_is_refused_before_anything_is_published(harness: Harness) -> None:
+    await harness.mesh.write(harness.service, TrafficSplit.all_to(Cohort.STABLE), Fence(epoch=99, sequence=1))
+    await harness.start("v42")
+    with pytest.raises(StaleFence, match="recover"):
+        await harness.client.wait(harness.service, on_status=lambda status: None)
+    assert await harness.serves(Cohort.CANARY, "v41")
+    newest = (await harness.registry.releases(harness.service))[0]
+    assert newest.outcome is Outcome.REFUSED, "the lock is free"
 
 
 async def test_an_artifact_that_is_not_ready_is_not_admitted(harness: Harness) -> None:

@@ -3,11 +3,13 @@
 import asyncio
 
 import pytest
+from temporalio.client import WorkflowUpdateFailedError
 
 from tests.workflow.harness import UNJUDGED_PLAN, Harness
-from weightshift.contracts.identity import Cohort
+from weightshift.contracts.identity import Cohort, Fence
 from weightshift.contracts.plan import OnInconclusive
 from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
+from weightshift.contracts.traffic import TrafficSplit
 from weightshift.contracts.verdict import StageOutcome
 from weightshift.errors import MeshUnreachable
 
@@ -23,9 +25,23 @@ async def test_a_breach_rolls_back_and_seals(harness: Harness) -> None:
     assert targets.canary.serve_floor == targets.canary.revision, "nothing older may serve on the canary"
 
 
+async def failed_activities(harness: Harness) -> list[str]:
+    """The types of the activities of the latest release that failed."""
+    handle = harness.environment.client.get_workflow_handle(harness.service.workflow_id)
+    types: dict[int, str] = {}
+    failed = []
+    async for event in handle.fetch_history_events():
+        scheduled = event.activity_task_scheduled_event_attributes
+        types[event.event_id] = scheduled.activity_type.name
+        if event.HasField("activity_task_failed_event_attributes"):
+            failed.append(types[event.activity_task_failed_event_attributes.scheduled_event_id])
+    return failed
+
+
 async def test_a_candidate_that_does_not_fit_is_refused_without_traffic(harness: Harness) -> None:
     harness.fleet.unfit.add("v43")
     result = await harness.release("v43")
+    assert await failed_activities(harness) == ["fleet.verify"]
     assert result.outcome is Outcome.REFUSED
     assert "IncompatibleModel" in result.reason
     assert set(harness.splits()) == {"100/0"}
@@ -53,13 +69,54 @@ async def test_the_rollback_update_answers_when_traffic_is_back(harness: Harness
     assert (await harness.result()).outcome is Outcome.ROLLED_BACK
 
 
-async def test_a_hand_typed_signal_counts(harness: Harness) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [{"why": "no such field", "ticket": 7}],
+        [{"reason": 5, "operator": None}],
+        [{"reason": "a"}, {"reason": "b"}],
+        ["smells"],
+        [None],
+        [[1, 2]],
+        [b"\xff\xff"],
+        [{"reason": "a\u0000b" + "x" * 5_000}],
+    ],
+    ids=lambda arguments: str(arguments)[:30],
+)
+async def test_a_hand_typed_signal_counts(harness: Harness, arguments: list[object]) -> None:
     harness.observations.blocked.add(5)
     await harness.start("v42")
     await harness.until_judging(5)
     handle = harness.environment.client.get_workflow_handle(harness.service.workflow_id)
-    await handle.signal("rollback", {"why": "no such field", "ticket": 7})
-    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+    await handle.signal("rollback", args=arguments)
+    result = await harness.result()
+    assert (result.outcome, harness.splits()[-1]) == (Outcome.ROLLED_BACK, "100/0")
+    assert "\x00" not in result.reason
+    assert len(result.reason) < 2_100
+
+
+async def test_another_signal_and_an_update_of_another_shape_change_nothing(harness: Harness) -> None:
+    harness.observations.blocked.add(5)
+    await harness.start("v42")
+    await harness.until_judging(5)
+    handle = harness.environment.client.get_workflow_handle(harness.service.workflow_id)
+    await handle.signal("rolback", "a typo")
+    with pytest.raises(WorkflowUpdateFailedError):
+        await handle.execute_update("rollback", args=[{}, {}])
+    assert await harness.is_in(ReleasePhase.OBSERVING)
+    await harness.client.rollback(harness.service, RollbackRequest())
+    await harness.result()
+
+
+async def test_a_newer_command_that_owns_the_traffic_is_told(harness: Harness) -> None:
+    harness.observations.blocked.add(5)
+    await harness.start("v42")
+    await harness.until_judging(5)
+    await harness.mesh.write(harness.service, TrafficSplit.with_canary(40), Fence.above_all(2))
+    await harness.client.rollback(harness.service, RollbackRequest())
+    result = await harness.result()
+    assert str(result.split) == "60/40"
+    assert "traffic is left at 60/40" in result.reason
 
 
 async def test_a_signal_without_any_payload_counts(harness: Harness) -> None:

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.workflow.harness import Harness
+from tests.workflow.harness import FAST_PLAN, UNJUDGED_PLAN, Harness
 from weightshift.contracts.identity import Cohort
 from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
 from weightshift.contracts.verdict import StageOutcome
@@ -29,6 +29,14 @@ async def test_the_story_is_evidence_in_the_audit_chain(harness: Harness) -> Non
     assert any("promoted" in text for text in told)
     verdicts = [row.data["verdict"] for row in rows if "verdict" in row.data]
     assert [verdict["outcome"] for verdict in verdicts] == ["healthy"] * 4
+
+
+async def test_a_four_stage_release_has_a_short_history(harness: Harness) -> None:
+    harness.observations.patient = True
+    await harness.release("v42", FAST_PLAN.model_copy(update={"window": timedelta(milliseconds=200)}))
+    handle = harness.environment.client.get_workflow_handle(harness.service.workflow_id)
+    events = [event async for event in handle.fetch_history_events()]
+    assert len(events) < 180
 
 
 async def test_windows_are_durable_timers(harness: Harness) -> None:
@@ -65,6 +73,24 @@ async def test_a_paused_release_stays_and_keeps_judging(harness: Harness) -> Non
     result = await harness.result()
     assert result.outcome is Outcome.ROLLED_BACK, "a breach counts while a person thinks"
     assert [one.mode for one in harness.observations.asked] == ["window", "watch"]
+
+
+async def test_a_pause_before_the_first_stage_keeps_all_traffic_on_stable(harness: Harness) -> None:
+    harness.fleet.stuck.add("v42")
+    await harness.start("v42", UNJUDGED_PLAN)
+    await harness.until(lambda: harness.is_in(ReleasePhase.WARMING_UP))
+    await harness.client.pause(harness.service)
+    before = harness.splits()
+    harness.fleet.stuck.clear()
+
+    async def warm() -> bool:
+        status = await harness.client.status(harness.service)
+        return any("warming-up: 2" in step.text for step in status.steps)
+
+    await harness.until(warm)
+    assert harness.splits() == before
+    await harness.client.resume(harness.service)
+    assert (await harness.result()).outcome is Outcome.PROMOTED
 
 
 async def test_a_resumed_release_goes_on(harness: Harness) -> None:

@@ -68,6 +68,12 @@ async def _return_to_earlier(context: Context, client: "ReleaseClient") -> int:
     if stable is None:
         raise UnknownService(f"nothing serves {context.service}, so there is nothing to take back")
     require_serving(arguments.only_from, stable.artifact_id)
+    newest = records[0].outcome if records else None
+    if newest is not Outcome.PROMOTED and arguments.to is None and arguments.only_from is None:
+        # A gate or a colleague was faster: going back twice would leave the healthy artifact.
+        found = await client.status(context.service)
+        context.output.result(found, f"nothing to do, {stable.artifact_id} serves: {headline(found)}")
+        return 0
     artifact_id = arguments.to or previous_artifact(records, stable.artifact_id)
     if artifact_id == stable.artifact_id:
         raise Conflict(f"{artifact_id} serves already; nothing was changed")

@@ -1,10 +1,19 @@
 """The two kinds of message, and the constrained strings they are made of."""
 
 import re
+import unicodedata
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 DIGEST_PATTERN = r"^[0-9a-f]{64}$"
@@ -15,6 +24,7 @@ Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 Digest = Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
 """A SHA-256 in lower-case hexadecimal."""
 
+LONGEST_DURATION = timedelta(days=366)
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)$")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -22,12 +32,39 @@ _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 def _parse_duration(value: object) -> object:
     """Read `90`, `"90s"`, `"1.5m"`, `"2h"`; everything else is left to pydantic."""
     if isinstance(value, str) and (match := _DURATION.match(value.strip())):
-        return timedelta(seconds=float(match[1]) * _UNIT_SECONDS[match[2]])
+        seconds = float(match[1]) * _UNIT_SECONDS[match[2]]
+        if seconds > LONGEST_DURATION.total_seconds():
+            raise ValueError(f"at most {LONGEST_DURATION.days} days")
+        return timedelta(seconds=seconds)
     return value
 
 
-Duration = Annotated[timedelta, BeforeValidator(_parse_duration)]
-"""A length of time: seconds as a number, or a string with a unit (`ms`, `s`, `m`, `h`, `d`)."""
+Duration = Annotated[timedelta, BeforeValidator(_parse_duration), Field(ge=timedelta(), le=LONGEST_DURATION)]
+"""A length of time, 0 to 366 days: seconds as a number, or a string with a unit (ms, s, m, h, d)."""
+
+PositiveDuration = Annotated[
+    timedelta, BeforeValidator(_parse_duration), Field(gt=timedelta(), le=LONGEST_DURATION)
+]
+"""A `Duration` longer than nothing."""
+
+
+def _printable(value: str) -> str:
+    if clean_text(value) != value:
+        raise ValueError("holds control characters")
+    return value
+
+
+Text = Annotated[str, StringConstraints(max_length=1_000), AfterValidator(_printable)]
+"""Free text by people: at most 1,000 characters, none of which a database or a terminal chokes on."""
+
+
+def clean_text(value: str, *, longest: int = 1_000) -> str:
+    """Return the text without control characters and lone surrogates, cut to `longest` characters."""
+    return "".join(
+        character
+        for character in value
+        if character in "\n\t" or unicodedata.category(character) not in {"Cc", "Cs"}
+    )[:longest]
 
 
 class Message(BaseModel):

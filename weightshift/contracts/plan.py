@@ -8,7 +8,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from weightshift.contracts.base import Document, Duration, Name
+from weightshift.contracts.base import Document, Duration, Name, PositiveDuration
 
 MAX_STAGES = 20
 
@@ -109,7 +109,7 @@ def _is_template(selector: str) -> bool:
 class Stage(Document):
     """One step of the traffic shift; what it leaves out comes from the plan."""
 
-    weight: int = Field(ge=1, le=100)
+    weight: int = Field(ge=1, le=100, strict=True)
     window: Duration | None = None
     max_window: Duration | None = None
     min_samples: int | None = Field(default=None, ge=0)
@@ -156,14 +156,14 @@ class Plan(Document):
         max_length=MAX_STAGES,
     )
     window: Duration = timedelta(minutes=10)
-    interval: Duration = timedelta(seconds=10)
+    interval: PositiveDuration = timedelta(seconds=10)
     max_window: Duration = timedelta(hours=1)
     min_samples: int = Field(default=200, ge=0)
     on_inconclusive: OnInconclusive = OnInconclusive.HOLD
     gates: tuple[Gate, ...] = Field(default=DEFAULT_GATES, min_length=1)
     promotion: Promotion = Promotion.IDLE_SWAP
     retain: Duration = timedelta(minutes=30)
-    load_deadline: Duration = timedelta(minutes=30)
+    load_deadline: PositiveDuration = timedelta(minutes=30)
 
     @model_validator(mode="before")
     @classmethod

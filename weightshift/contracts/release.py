@@ -1,13 +1,15 @@
 """A release: the request, the signals it answers, and what it says of itself."""
 
 import hashlib
+import json
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 
 import rfc8785
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from weightshift.contracts.base import Message, Name
+from weightshift.contracts.base import Message, Name, Text, clean_text
 from weightshift.contracts.identity import Fence, Service
 from weightshift.contracts.plan import Plan
 from weightshift.contracts.target import Targets
@@ -22,8 +24,8 @@ class ReleaseRequest(Message):
     service: Service
     artifact_id: Name
     plan: Plan = Plan()
-    operator: str = Field(min_length=1, max_length=200)
-    reason: str = Field(default="", max_length=1_000)
+    operator: Text = Field(min_length=1, max_length=200)
+    reason: Text = ""
     request_key: str | None = Field(default=None, max_length=200)
 
     def digest(self) -> str:
@@ -42,6 +44,23 @@ class RollbackRequest(BaseModel):
 
     operator: str = "unknown"
     reason: str = "rollback requested"
+
+    @field_validator("operator", "reason", mode="before")
+    @classmethod
+    def _cleaned(cls, value: object) -> str:
+        """Take what was meant, whatever was typed: a rollback is never refused for its wording."""
+        return clean_text(value if isinstance(value, str) else repr(value))
+
+    @classmethod
+    def from_payloads(cls, payloads: Sequence[bytes]) -> "RollbackRequest":
+        """Read what a signal carried: nothing, an object, a bare sentence, or bytes nobody understands."""
+        try:
+            content = json.loads(payloads[0]) if payloads else {}
+        except (ValueError, RecursionError):
+            content = {}
+        if isinstance(content, str):
+            content = {"reason": content}
+        return cls.model_validate(content if isinstance(content, dict) else {})
 
 
 class ReleasePhase(StrEnum):

@@ -11,8 +11,8 @@ from weightshift.contracts.identity import Cohort, Fence
 class TrafficSplit(Message):
     """Percentages per cohort; whole numbers that sum to 100."""
 
-    stable: int = Field(ge=0, le=100)
-    canary: int = Field(ge=0, le=100)
+    stable: int = Field(ge=0, le=100, strict=True)
+    canary: int = Field(ge=0, le=100, strict=True)
 
     @model_validator(mode="after")
     def _sums_to_hundred(self) -> Self:

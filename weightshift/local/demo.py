@@ -30,8 +30,9 @@ from weightshift.settings import MeshSettings, RegistrySettings, TemporalSetting
 SERVICE = Service(model="ranker", environment="local")
 ARTIFACTS = ("v41", "v42", "v43", "v44", "v45")
 REQUESTS_PER_SECOND = 120.0
+_MARKER = ".weightshift-demo"
 _LIMIT_SECONDS = 420.0
-_TRAINING_SECONDS = 120.0
+_TRAINING_SECONDS = 240.0
 _FIRST_ANSWERS = 100
 _FIRST_ANSWERS_SECONDS = 30.0
 
@@ -58,23 +59,30 @@ async def run_demo(*, directory: Path, keep: bool, view: DemoView) -> DemoFigure
     started = time.monotonic()
     _empty(directory)
     try:
-        async with asyncio.timeout(_LIMIT_SECONDS), _stack(directory, keep=keep) as envoy:
+        async with asyncio.timeout(_LIMIT_SECONDS) as limit, _stack(directory, keep=keep) as envoy:
             return await _play(directory, envoy, view, started)
     except TimeoutError as error:
-        raise LocalStackError(
-            f"demo: not finished after {_LIMIT_SECONDS:g} s; see {directory}/logs."
-        ) from error
+        after = f"after {time.monotonic() - started:.0f} s"
+        what = f"not finished {after}" if limit.expired() else f"a step took too long, {after}"
+        raise LocalStackError(f"demo: {what}; see {directory}/logs.") from error
 
 
 def _empty(directory: Path) -> None:
-    """Remove what an earlier demonstration left: every run tells the same story from its beginning."""
+    """Remove what an earlier demonstration left: every run tells the same story from its beginning.
+
+    Only a directory that a demonstration marked as its own is ever emptied.
+    """
+    marker = directory / _MARKER
     if control.status(directory).running:
         raise LocalStackError(
             f"demo: one still runs; end it with `weightshift local down --dir {directory}`."
         )
-    if directory.exists():
+    if directory.exists() and any(directory.iterdir()):
+        if not marker.exists():
+            raise LocalStackError(f"demo: {directory} holds something else; choose another --dir.")
         shutil.rmtree(directory)
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
+    marker.write_text("This directory belongs to `weightshift demo`, which empties it at every start.\n")
 
 
 @asynccontextmanager
@@ -149,15 +157,18 @@ async def _under_traffic(
             lambda figures: bool(figures["requests"] >= _FIRST_ANSWERS), seconds=_FIRST_ANSWERS_SECONDS
         )
         done = []
-        for artifact_id, announced in (("v42", Outcome.PROMOTED), ("v43", Outcome.ROLLED_BACK)):
+        for artifact_id, announced, because in (
+            ("v42", Outcome.PROMOTED, "serves on stable"),
+            ("v43", Outcome.ROLLED_BACK, "breached"),
+        ):
             await traffic.allow(artifact_id)
-            done.append(await releases.run(artifact_id, announced=announced))
+            done.append(await releases.run(artifact_id, announced=announced, because=because))
             view.note(describe(done[-1]))
         await traffic.allow("v44")
         taken_back = await releases.run_and_roll_back("v44")
         view.note(describe(taken_back.release))
         # v45 is not allowed to answer: a single answer by it would count as misrouted.
-        refused = await releases.run("v45", announced=Outcome.REFUSED)
+        refused = await releases.run("v45", announced=Outcome.REFUSED, because="IncompatibleModel")
         view.note(describe(refused))
         return DemoFigures(
             releases=(*done, taken_back.release, refused),

@@ -47,7 +47,7 @@ class ModelRecipe:
 RECIPES = (
     ModelRecipe("v41", hidden=(64, 32), seed=41),
     ModelRecipe("v42", hidden=(64, 32), seed=42),
-    ModelRecipe("v43", hidden=(4096, 4096, 4096), seed=43, steps=4, batch=8, learning_rate=1e-4),
+    ModelRecipe("v43", hidden=(4096, 4096), seed=43, steps=4, batch=8, learning_rate=1e-4),
     ModelRecipe("v44", hidden=(96, 48), seed=44),
     ModelRecipe("v45", hidden=(64, 32), seed=45, features=82),
 )

@@ -26,6 +26,7 @@ ROLLBACK_WEIGHT = 25
 _RELEASE_SECONDS = 150.0
 _SETTLE_SECONDS = 60.0
 _POLL_SECONDS = 0.2
+_SIGNALLED = "signalled by the demo"
 
 # Small, shared machines are noisy: the limits are wide, and the slow model is far beyond them.
 PLAN = Plan.model_validate(
@@ -70,12 +71,13 @@ class DemoReleases:
         self._service = service
         self._on_status = on_status
 
-    async def run(self, artifact_id: str, *, announced: Outcome) -> DemoRelease:
+    async def run(self, artifact_id: str, *, announced: Outcome, because: str = "") -> DemoRelease:
         """Release an artifact and leave it alone. Raises `LocalStackError` when it does not end."""
         started = time.monotonic()
         await self._start(artifact_id)
         status = await self._wait(self._on_status)
-        return await self._settled(artifact_id, announced, status, started)
+        release = await self._settled(artifact_id, announced, status, started)
+        return release.model_copy(update={"because": because})
 
     async def run_and_roll_back(self, artifact_id: str) -> RollbackTiming:
         """Release an artifact, and signal a rollback as soon as the mesh gives it 25 %."""
@@ -98,11 +100,11 @@ class DemoReleases:
             ending.cancel()
             reaching.cancel()
         release = await self._settled(artifact_id, Outcome.ROLLED_BACK, status, started)
-        return RollbackTiming(release, milliseconds)
+        return RollbackTiming(release.model_copy(update={"because": _SIGNALLED}), milliseconds)
 
     async def _roll_back(self) -> float:
         signalled = time.perf_counter()
-        request = RollbackRequest(operator=OPERATOR, reason="signalled by the demo")
+        request = RollbackRequest(operator=OPERATOR, reason=_SIGNALLED)
         await self._client.signal_rollback(self._service, request)
         state = await self._mesh.read(self._service)
         while state.split.canary > 0:

@@ -20,18 +20,22 @@ _QUANTILES = ("p50_ms", "p99_ms")
 
 
 class DemoRelease(Message):
-    """One release of the demonstration: what was announced, and what happened, in `seconds`."""
+    """One release of the demonstration: what was announced, and what happened, in `seconds`.
+
+    `because` is what the reason has to hold: a rollback for another cause is not the one announced.
+    """
 
     artifact_id: str
     announced: Outcome
     outcome: Outcome | None
     reason: str
     seconds: float
+    because: str = ""
 
     @property
     def as_announced(self) -> bool:
-        """Whether the release ended as it should."""
-        return self.outcome is self.announced
+        """Whether the release ended as it should, for the reason it should."""
+        return self.outcome is self.announced and self.because in self.reason
 
 
 class DemoFigures(Message):

@@ -53,7 +53,7 @@ def finished(releases: Any, registry: Any, make_status: Any) -> None:
     """No release is active; v3 serves."""
     releases.active = None
     releases.statuses = [make_status(outcome=Outcome.PROMOTED, split=TrafficSplit.with_canary(0))]
-    registry.answers.update(targets=serving("v3"), releases=HISTORY)
+    registry.answers.update(targets=serving("v3"), releases=HISTORY[1:])
 
 
 def test_the_artifact_before_is_the_one_promoted_before() -> None:
@@ -92,6 +92,20 @@ def test_a_release_that_goes_through_at_that_moment_is_followed_by_the_one_befor
     releases.active = "v3"
     assert run(*ROLLBACK).code == 0
     assert [name for name, *_ in releases.calls] == ["rollback", "start", "wait"]
+
+
+def test_a_second_rollback_does_not_leave_the_healthy_artifact(
+    run: Run, releases: Any, registry: Any, make_status: Any
+) -> None:
+    finished(releases, registry, make_status)
+    registry.answers["releases"] = HISTORY
+    releases.statuses = [make_status(outcome=Outcome.ROLLED_BACK, artifact_id="v4")]
+    result = run(*ROLLBACK)
+    assert (result.code, "v3 serves" in result.out) == (0, True)
+    assert [name for name, *_ in releases.calls] == ["status"]
+    releases.statuses = [make_status(outcome=Outcome.PROMOTED)]
+    assert run(*ROLLBACK, "--from", "v3").code == 0, "said by name, it goes back further"
+    assert releases.calls[1][1].artifact_id == "v1"
 
 
 def test_the_artifact_to_go_back_to_can_be_named(
