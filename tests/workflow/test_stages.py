@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.workflow.harness import FAST_PLAN, UNJUDGED_PLAN, Harness
+from tests.workflow.harness import FAST_PLAN, Harness
 from weightshift.contracts.identity import Cohort
 from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
 from weightshift.contracts.verdict import StageOutcome
@@ -77,7 +77,7 @@ async def test_a_paused_release_stays_and_keeps_judging(harness: Harness) -> Non
 
 async def test_a_pause_before_the_first_stage_keeps_all_traffic_on_stable(harness: Harness) -> None:
     harness.fleet.stuck.add("v42")
-    await harness.start("v42", UNJUDGED_PLAN)
+    await harness.start("v42")
     await harness.until(lambda: harness.is_in(ReleasePhase.WARMING_UP))
     await harness.client.pause(harness.service)
     before = harness.splits()

@@ -26,7 +26,7 @@ def status(canary: int, outcome: Outcome | None = None, phase: ReleasePhase | No
         phase=phase or ReleasePhase.OBSERVING,
         split=TrafficSplit.with_canary(canary),
         outcome=outcome,
-        reason="told so",
+        reason="signalled by the demo (demo)",
     )
 
 
@@ -71,7 +71,7 @@ async def test_a_release_is_followed_until_it_has_let_go() -> None:
     seen: list[ReleaseStatus] = []
     release = await client.releases(seen).run("v9", announced=Outcome.PROMOTED)
     assert release.as_announced
-    assert (release.artifact_id, release.reason) == ("v9", "told so")
+    assert (release.artifact_id, release.reason) == ("v9", "signalled by the demo (demo)")
     assert [current.phase for current in seen[-2:]] == [ReleasePhase.PARACHUTE, ReleasePhase.DONE]
     assert client.requests[0].plan == PLAN
 
