@@ -4,8 +4,8 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -145,6 +145,9 @@ async def test_a_crash_under_load_loses_and_doubles_nothing(
     assert isinstance(await verify_chain(registry.audit_page, SERVICE.environment), AuditHead)
 
 
+Way = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
 class AnswerEater:
     """Passes bytes to the database and back, but drops the connection instead of the answer to a COMMIT."""
 
@@ -168,33 +171,44 @@ class AnswerEater:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        upstream, downstream = await asyncio.open_connection("127.0.0.1", self._port)
+        with closing_at_once(writer):
+            upstream, downstream = await asyncio.open_connection("127.0.0.1", self._port)
+            with closing_at_once(downstream):
+                await self._pass_on((reader, downstream), (upstream, writer))
+
+    async def _pass_on(self, up: Way, down: Way) -> None:
         committing = asyncio.Event()
 
-        async def up() -> None:
-            while content := await reader.read(65_536):
+        async def pump_up() -> None:
+            source, sink = up
+            while content := await source.read(65_536):
                 if b"COMMIT" in content:
                     committing.set()
-                downstream.write(content)
+                sink.write(content)
 
-        async def down() -> None:
-            while content := await upstream.read(65_536):
+        async def pump_down() -> None:
+            source, sink = down
+            while content := await source.read(65_536):
                 if committing.is_set():
                     self.eaten += 1
                     return
-                writer.write(content)
+                sink.write(content)
 
-        pumps = [asyncio.create_task(up()), asyncio.create_task(down())]
+        pumps = [asyncio.create_task(pump_up()), asyncio.create_task(pump_down())]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
-            for end in (writer, downstream):
-                end.close()
-                with suppress(OSError):
-                    await end.wait_closed()
+
+
+@contextmanager
+def closing_at_once(writer: asyncio.StreamWriter) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        writer.transport.abort()
 
 
 async def test_a_caller_who_lost_the_answer_learns_it_by_repeating(

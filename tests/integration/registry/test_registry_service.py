@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from weightshift.contracts.identity import Cohort, Fence, Service
@@ -16,9 +17,11 @@ from weightshift.local.ports import free_ports
 from weightshift.local.postgres import PostgresAddress
 from weightshift.local.processes import ManagedProcess, running
 from weightshift.local.services import registry_spec
+from weightshift.registry.chain import ChainBreak
 from weightshift.registry.client import RegistryClient
 from weightshift.registry.store import PostgresRegistry
 from weightshift.registry.tokens import EVERY, Role, issue_token, revoke_token, token_id
+from weightshift.registry.verify import verify_chain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,3 +145,22 @@ async def test_what_is_published_through_a_conflict_is_not_seen(
     with pytest.raises(RevisionConflict):
         await postgres_registry.publish(publication_of(service, 2))
     assert await clients.runtime.target(service, Cohort.CANARY) is None
+
+
+async def test_a_row_changed_in_the_database_is_named_over_http(
+    clients: Clients,
+    postgres_registry: PostgresRegistry,
+    owner: "asyncpg.Connection[asyncpg.Record]",
+    service: Service,
+) -> None:
+    await make_ready(clients.operator, service)
+    for number in range(1, 4):
+        await postgres_registry.publish(publication_of(service, number))
+    environment = service.environment
+    head = await clients.operator.audit_head(environment)
+    assert await verify_chain(clients.operator.audit_page, environment, known=head) == head
+    await owner.execute(
+        "UPDATE audit SET operator = 'eve' WHERE environment = $1 AND sequence = 2", environment
+    )
+    broken = await verify_chain(clients.operator.audit_page, environment)
+    assert broken == ChainBreak(sequence=2, problem="it was changed after it was written")
