@@ -152,18 +152,6 @@ class GrantWithdrawn(WeightshiftError):
     """The wave grant ended before the swap; the candidate waits for another one."""
 
 
-class CandidateFailed(CandidateError):
-    """An instance reports that its candidate failed."""
-
-
-class InstanceLost(CandidateError):
-    """A canary instance no longer reports."""
-
-
-class LoadDeadlineExceeded(CandidateError):
-    """Not every instance became ready in time."""
-
-
 class RequestRefused(WeightshiftError):
     """The request is not served here and now; retry on another instance."""
 

@@ -29,7 +29,7 @@ class RegistrySettings(BaseSettings):
     token: SecretStr = SecretStr("")
     pool_size: int = Field(default=10, ge=1)
     timeout: float = Field(default=5.0, gt=0)
-    lost_after: float = Field(default=10.0, gt=0)
+    lost_after: float = Field(default=5.0, gt=0)
 
 
 class StoreSettings(BaseSettings):
