@@ -1,5 +1,6 @@
 """One candidate's way from bytes to a model that may serve, and the progress it reports."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -216,7 +217,11 @@ def _describe(error: Exception, phase: CandidatePhase) -> InstanceError:
         error = OutOfMemory()
     if not isinstance(error, WeightshiftError):
         # Its text may name local paths, so only its kind is reported; the log has the rest.
-        error = WeightshiftError(f"{type(error).__name__} while {phase.value}; the instance's log has more.")
+        # An operating system's reason ("No space left on device") names none and is what helps.
+        kind = (
+            os.strerror(error.errno) if isinstance(error, OSError) and error.errno else type(error).__name__
+        )
+        error = WeightshiftError(f"{kind} while {phase.value}; the instance's log has more.")
     return InstanceError(
         type=type(error).__name__,
         message=str(error),

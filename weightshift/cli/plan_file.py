@@ -30,7 +30,7 @@ def read_plan(path: Path) -> Plan:
         document = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)  # noqa: S506
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidPlan(f"plan: {path} cannot be read ({error}); check the path.") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise InvalidPlan(f"plan: {path} is neither YAML nor JSON ({error}).") from error
     try:
         return Plan.model_validate({} if document is None else document)
