@@ -5,8 +5,8 @@ import pytest_asyncio
 from weightshift.local.live_service import LiveService, live_service
 
 
-@pytest_asyncio.fixture(scope="package", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def live(tmp_path_factory) -> AsyncIterator[LiveService]:  # type: ignore[no-untyped-def]
-    """One stack for all faults: each test leaves stable serving and every process running."""
+    """One stack for all faults of a module: each test leaves stable serving and every process running."""
     async with live_service(tmp_path_factory.mktemp("faults")) as service:
         yield service
