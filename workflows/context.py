@@ -265,6 +265,7 @@ class ReleaseContext:
             reason=self.reason,
             way_back=way_back(self.position, self.reload_seconds),
             held=self.held,
+            paused=self.paused,
             steps=tuple(self.steps),
         )
 

@@ -33,7 +33,7 @@ from weightshift.cli.rollback import OPTIONS as ROLLBACK_OPTIONS
 from weightshift.cli.rollback import rollback
 from weightshift.contracts.plan import Plan
 from weightshift.contracts.release import ReleaseRecord, ReleaseRequest, ReleaseStatus
-from weightshift.errors import Conflict, ReleaseActive
+from weightshift.errors import Conflict, InvalidInput, ReleaseActive
 
 if TYPE_CHECKING:
     from weightshift.client import ReleaseClient
@@ -88,6 +88,8 @@ def add_commands(groups: Commands) -> None:
 async def start(context: Context) -> int:
     """Start a release, and follow it with `--wait`."""
     arguments = context.arguments
+    if arguments.request_key == "":
+        raise InvalidInput("request_key: it is empty; leave --request-key out, or name the job.")
     request = ReleaseRequest(
         release_id=str(ULID()),
         service=context.service,
@@ -119,8 +121,8 @@ async def _earlier(context: Context, request: ReleaseRequest) -> ReleaseRecord |
     found = next((record for record in records if record.request_key == request.request_key), None)
     if found is not None and found.request_digest != request.digest():
         raise Conflict(
-            f"request key {request.request_key} was used for another request by release {found.release_id}; "
-            "use a new key"
+            f"request key {request.request_key!r} was used for another request by release "
+            f"{found.release_id}; use a new key"
         )
     return found
 

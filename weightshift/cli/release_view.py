@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from weightshift.contracts.release import Outcome, ReleaseRecord, ReleaseStatus, Step
+from weightshift.contracts.release import Outcome, ReleasePhase, ReleaseRecord, ReleaseStatus, Step
 
 EXIT_CODES = {Outcome.PROMOTED: 0, Outcome.ROLLED_BACK: 3, Outcome.REFUSED: 3, Outcome.ABANDONED: 1}
 EXIT_CODE_HELD = 6
@@ -41,7 +41,8 @@ def headline(status: ReleaseStatus) -> str:
     """Return the release in one line."""
     state = status.outcome or status.phase
     reason = f": {status.reason}" if status.reason else ""
-    return f"{status.service} {status.artifact_id} {state}{reason}"
+    paused = ", paused" if status.paused and status.outcome is None else ""
+    return f"{status.service} {status.artifact_id} {state}{paused}{reason}"
 
 
 def describe(status: ReleaseStatus) -> RenderableType:
@@ -56,10 +57,16 @@ def describe(status: ReleaseStatus) -> RenderableType:
 
 
 def _facts(status: ReleaseStatus) -> list[tuple[str, Text]]:
-    stage = f" {status.stage_weight} %" if status.stage_weight is not None else ""
+    observing = status.phase is ReleasePhase.OBSERVING and status.stage_weight is not None
+    stage = f" {status.stage_weight} %" if observing else ""
     facts = [
         ("release", Text(f"{status.release_id}  {status.service}  {status.artifact_id}")),
-        ("phase", Text(f"{status.phase}{stage}{', held' if status.held else ''}")),
+        (
+            "phase",
+            Text(
+                f"{status.phase}{stage}{', held' if status.held else ''}{', paused' if status.paused else ''}"
+            ),
+        ),
         ("traffic", Text("not read yet" if status.split is None else _split_bar(status))),
         ("way back", Text(status.way_back)),
     ]

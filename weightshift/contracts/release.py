@@ -26,7 +26,7 @@ class ReleaseRequest(Message):
     plan: Plan = Plan()
     operator: Text = Field(min_length=1, max_length=200)
     reason: Text = ""
-    request_key: str | None = Field(default=None, max_length=200)
+    request_key: str | None = Field(default=None, min_length=1, max_length=200)
 
     def digest(self) -> str:
         """Return a SHA-256 over what is asked for: everything but `release_id`, which names one try."""
@@ -113,6 +113,7 @@ class ReleaseStatus(Message):
     reason: str = ""
     way_back: str = "none"
     held: bool = False
+    paused: bool = False
     steps: tuple[Step, ...] = ()
 
 

@@ -59,6 +59,18 @@ def test_a_repeat_gives_the_recorded_outcome(
     assert "as it ended" in result.out
 
 
+def test_an_empty_request_key_is_refused(run: Run, releases: Any) -> None:
+    result = run("release", "start", *IN_TEST[:1], "v2", *IN_TEST[1:], "--request-key", "")
+    assert (result.code, releases.calls) == (2, [])
+    assert "--request-key" in result.err
+
+
+def test_a_paused_release_says_so(run: Run, releases: Any, make_status: Any) -> None:
+    releases.statuses = [make_status(paused=True)]
+    for verb in ("pause", "status"):
+        assert "paused" in run("release", verb, *IN_TEST).out
+
+
 def test_a_request_key_names_one_request_for_ever(run: Run, releases: Any, registry: Any) -> None:
     recorded(run, releases, registry)
     result = run(*KEYED, "--reason", "another")
