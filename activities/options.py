@@ -74,26 +74,17 @@ PUBLISH = Call[PublishCommand, Target]("registry.publish", Target)
 SEAL = Call[PublishCommand, Target]("registry.publish", Target, give_up_after=None)
 COMPLETE = Call[CompleteCommand, None]("registry.complete", type(None), give_up_after=None)
 
-DOWNLOAD = Call[FleetWait, FleetProgress](
-    "fleet.download",
-    FleetProgress,
-    longest_attempt=_LONGEST_ATTEMPT,
-    heartbeat=_HEARTBEAT,
-    give_up_after=None,
-)
-VERIFY = Call[FleetWait, FleetProgress](
-    "fleet.verify", FleetProgress, longest_attempt=_LONGEST_ATTEMPT, heartbeat=_HEARTBEAT, give_up_after=None
-)
-WARM_UP = Call[FleetWait, FleetProgress](
-    "fleet.warm_up", FleetProgress, longest_attempt=_LONGEST_ATTEMPT, heartbeat=_HEARTBEAT, give_up_after=None
-)
-RESTORE = Call[FleetWait, FleetProgress](
-    "fleet.warm_up",
-    FleetProgress,
-    longest_attempt=_LONGEST_ATTEMPT,
-    give_up_after=None,
-    heartbeat=_HEARTBEAT,
-)
+
+def _fleet_wait(name: str) -> Call[FleetWait, FleetProgress]:
+    """A wait on the fleet: as long as its caller grants, in one attempt that proves itself alive."""
+    return Call(
+        name, FleetProgress, longest_attempt=_LONGEST_ATTEMPT, give_up_after=None, heartbeat=_HEARTBEAT
+    )
+
+
+DOWNLOAD = _fleet_wait("fleet.download")
+VERIFY = _fleet_wait("fleet.verify")
+WARM_UP = _fleet_wait("fleet.warm_up")
 CHECK_CAPACITY = Call[CapacityCheck, Capacity]("fleet.check_capacity", Capacity)
 
 SHIFT = Call[MeshWrite, MeshState](

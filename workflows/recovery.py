@@ -6,7 +6,7 @@ from temporalio import exceptions, workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.options import CUT, READ_MESH, RESTORE, SEAL
+    from activities.options import CUT, READ_MESH, SEAL, WARM_UP
     from weightshift.contracts.commands import MeshWrite, PublishCommand
     from weightshift.contracts.identity import Cohort
     from weightshift.contracts.instance import CandidatePhase
@@ -112,7 +112,7 @@ async def _restore_stable(context: ReleaseContext) -> None:
         )
         try:
             await context.execute_to_the_end(
-                RESTORE, wait, summary=f"restore {target.artifact_id} on stable, revision {target.revision}"
+                WARM_UP, wait, summary=f"restore {target.artifact_id} on stable, revision {target.revision}"
             )
         except ActivityError as error:
             context.tell(f"stable not restored yet: {error.cause}")

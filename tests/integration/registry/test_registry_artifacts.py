@@ -2,8 +2,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.integration.registry.builders import record_of
 from weightshift.contracts.identity import Service
-from weightshift.contracts.manifest import ArtifactRecord, ArtifactState
+from weightshift.contracts.manifest import ArtifactState
 from weightshift.errors import (
     ArtifactConflict,
     Conflict,
@@ -13,16 +14,6 @@ from weightshift.registry.base import Registry
 from weightshift.registry.chain import ARTIFACT_ENVIRONMENT
 
 Ready = Callable[..., Awaitable[None]]
-
-
-def record_of(service: Service, artifact_id: str = "v41", content: str = "a") -> ArtifactRecord:
-    return ArtifactRecord(
-        model=service.model,
-        artifact_id=artifact_id,
-        manifest_uri=f"file:///{artifact_id}",
-        manifest_sha256=content * 64,
-        feature_schema="features-1",
-    )
 
 
 async def test_a_registered_artifact_is_pending_until_approved(registry: Registry, service: Service) -> None:

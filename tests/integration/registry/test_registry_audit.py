@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from tests.integration.registry.builders import publication_of
 from weightshift.contracts.evidence import AuditHead, AuditQuery, Evidence, Refusal
-from weightshift.contracts.identity import Cohort, Fence, Service
+from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.manifest import ArtifactRecord
-from weightshift.contracts.target import Publication
 from weightshift.errors import (
     OperationConflict,
 )
@@ -29,20 +29,6 @@ def evidence_of(service: Service, operation_id: str, data: dict[str, Any] | None
         summary="downloaded",
         data=data or {},
     )
-
-
-def publication_of(service: Service, **changes: Any) -> Publication:
-    values = {
-        "service": service,
-        "cohort": Cohort.CANARY,
-        "artifact_id": "v41",
-        "expected_revision": 0,
-        "fence": Fence(epoch=1, sequence=1),
-        "operation_id": secrets.token_hex(8),
-        "release_id": "R1",
-        "operator": "ada",
-    }
-    return Publication.model_validate(values | changes)
 
 
 def unique(prefix: str) -> str:

@@ -1,14 +1,13 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
-from weightshift.contracts.identity import Cohort, Fence, Service
-from weightshift.contracts.manifest import ArtifactRecord
-from weightshift.contracts.release import Admission, Completion, Outcome, ReleaseRequest
-from weightshift.contracts.target import Publication, Targets
+from tests.integration.registry.builders import admission_of, completion_of, own, publication_of, record_of
+from weightshift.contracts.identity import Fence, Service
+from weightshift.contracts.release import Outcome
+from weightshift.contracts.target import Targets
 from weightshift.errors import (
     ArtifactNotReady,
     Conflict,
@@ -20,55 +19,6 @@ from weightshift.errors import (
 from weightshift.registry.base import Registry
 
 Ready = Callable[..., Awaitable[None]]
-
-
-def record_of(service: Service, artifact_id: str = "v41", content: str = "a") -> ArtifactRecord:
-    return ArtifactRecord(
-        model=service.model,
-        artifact_id=artifact_id,
-        manifest_uri=f"file:///{artifact_id}",
-        manifest_sha256=content * 64,
-        feature_schema="features-1",
-    )
-
-
-def own(service: Service, release_id: str) -> str:
-    """Release ids are unique in the whole database, which other tests use too."""
-    return f"{service.environment}-{release_id}"
-
-
-def admission_of(service: Service, release_id: str, **changes: Any) -> Admission:
-    values = {
-        "release_id": own(service, release_id),
-        "service": service,
-        "artifact_id": "v41",
-        "operator": "ada",
-    }
-    return Admission(request=ReleaseRequest.model_validate(values | changes), run_id="run-1")
-
-
-def completion_of(service: Service, release_id: str, outcome: Outcome = Outcome.PROMOTED) -> Completion:
-    return Completion(
-        service=service,
-        release_id=own(service, release_id),
-        outcome=outcome,
-        reason="all stages healthy",
-        fence=Fence(epoch=1, sequence=9),
-    )
-
-
-def publication_of(service: Service, **changes: Any) -> Publication:
-    values = {
-        "service": service,
-        "cohort": Cohort.CANARY,
-        "artifact_id": "v41",
-        "expected_revision": 0,
-        "fence": Fence(epoch=1, sequence=1),
-        "operation_id": secrets.token_hex(8),
-        "release_id": "R1",
-        "operator": "ada",
-    }
-    return Publication.model_validate(values | changes)
 
 
 def unique(prefix: str) -> str:

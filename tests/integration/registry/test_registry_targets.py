@@ -1,13 +1,12 @@
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from tests.integration.registry.builders import publication_of, record_of
 from weightshift.contracts.identity import Cohort, Fence, Service
-from weightshift.contracts.manifest import ArtifactRecord
-from weightshift.contracts.target import Publication, Targets
+from weightshift.contracts.target import Targets
 from weightshift.errors import (
     ArtifactNotReady,
     OperationConflict,
@@ -18,30 +17,6 @@ from weightshift.errors import (
 from weightshift.registry.base import Registry
 
 Ready = Callable[..., Awaitable[None]]
-
-
-def record_of(service: Service, artifact_id: str = "v41", content: str = "a") -> ArtifactRecord:
-    return ArtifactRecord(
-        model=service.model,
-        artifact_id=artifact_id,
-        manifest_uri=f"file:///{artifact_id}",
-        manifest_sha256=content * 64,
-        feature_schema="features-1",
-    )
-
-
-def publication_of(service: Service, **changes: Any) -> Publication:
-    values = {
-        "service": service,
-        "cohort": Cohort.CANARY,
-        "artifact_id": "v41",
-        "expected_revision": 0,
-        "fence": Fence(epoch=1, sequence=1),
-        "operation_id": secrets.token_hex(8),
-        "release_id": "R1",
-        "operator": "ada",
-    }
-    return Publication.model_validate(values | changes)
 
 
 async def test_nothing_is_published_at_first(registry: Registry, service: Service) -> None:
