@@ -5,6 +5,7 @@ import math
 
 from activities.stage_metrics import MetricsReader, StageMetrics
 from weightshift.analysis.counters import ArmRevisions
+from weightshift.analysis.curve import Curve
 from weightshift.analysis.rules import history_edges
 from weightshift.analysis.samples import Interval
 from weightshift.analysis.sequential import Wealth
@@ -35,6 +36,7 @@ class StageObservation:
         self._written_at = observation.started_at.timestamp()
         self._judged_until = self._written_at + self._interval
         self._state: StageState | None = None
+        self._curve = Curve()
 
     async def judge_due_intervals(self, now: float) -> StageVerdict:
         """Judge every interval that closed at least one scrape ago.
@@ -86,10 +88,13 @@ class StageObservation:
         until = self._judged_until + due * self._interval
         lookback = _LOOKBACK_SCRAPES * self._reader.scrape_interval
         counts = await self._metrics.read(self._judged_until - lookback, until)
+        curve = self._curve
         for number in range(due):
             start = self._judged_until + number * self._interval
-            state = self._judge.advance(state, counts.interval(start, start + self._interval))
-        self._state = state
+            interval = counts.interval(start, start + self._interval)
+            state = self._judge.advance(state, interval)
+            curve = curve.after(interval, state.evidence, until=start + self._interval)
+        self._state, self._curve = state, curve
         self._judged_until = until
 
     def is_final(self, verdict: StageVerdict, now: float) -> bool:
@@ -106,7 +111,7 @@ class StageObservation:
         return mode is ObserveMode.WINDOW and elapsed >= stage.max_window.total_seconds() + slack
 
     def observed(self, verdict: StageVerdict, *, evidence_recorded: bool) -> Observed:
-        """Return the verdict with the wealth for the next stage."""
+        """Return the verdict with the wealth for the next stage, and what was judged."""
         evidence = self._state.evidence if self._state else {}
         return Observed(
             verdict=verdict,
@@ -115,6 +120,7 @@ class StageObservation:
                 name: CarriedWealth(active=one.harm.active, idle=one.harm.idle)
                 for name, one in evidence.items()
             },
+            curve=self._curve.document(),
         )
 
     @staticmethod

@@ -57,7 +57,8 @@ class ReleaseContext:
         self.position = Position.UNTOUCHED
         self.admitted: Admittance | None = None
         self.canary_revision = 0
-        self.split: TrafficSplit | None = None
+        self._split: TrafficSplit | None = None
+        self._splits_to_tell: list[dict[str, Any]] = []
         self.stage_weight: int | None = None
         self.verdict: StageVerdict | None = None
         self.wealth: dict[str, CarriedWealth] = {}
@@ -212,6 +213,18 @@ class ReleaseContext:
 
     # --- the story ------------------------------------------------------------------------------
 
+    @property
+    def split(self) -> TrafficSplit | None:
+        """What the mesh was last read back to do; every change goes with its time into the evidence."""
+        return self._split
+
+    @split.setter
+    def split(self, split: TrafficSplit) -> None:
+        self._split = split
+        self._splits_to_tell.append(
+            {"at": workflow.now().isoformat(), "split": split.model_dump(mode="json")}
+        )
+
     def enter(self, phase: ReleasePhase, text: str) -> None:
         """Move to a phase, for the status, the Temporal UI and searches."""
         self.phase = phase
@@ -224,8 +237,12 @@ class ReleaseContext:
 
     def tell(self, text: str, **data: Any) -> None:
         """Add a line to the release's story and a row to its evidence."""
-        self.steps.append(Step(at=workflow.now(), text=text))
+        now = workflow.now()
+        self.steps.append(Step(at=now, text=text))
         number = len(self.steps)
+        data |= {"at": now.isoformat(), "way_back": way_back(self.position, self.reload_seconds)}
+        if self._splits_to_tell:
+            data["splits"], self._splits_to_tell = self._splits_to_tell, []
         row = Evidence(
             service=self.request.service,
             release_id=self.request.release_id,

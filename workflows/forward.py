@@ -237,6 +237,7 @@ async def finish(context: ReleaseContext) -> None:
     """Record the outcome and free the lock, last of all: another release may start after it."""
     context.interruptible = False
     outcome = context.outcome or Outcome.REFUSED
+    context.tell(f"ending: {outcome}, traffic {context.split or 'untouched'}")
     completion = Completion(
         service=context.request.service,
         release_id=context.request.release_id,

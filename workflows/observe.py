@@ -121,6 +121,8 @@ class _StageObservation:
         self._context.tell(
             f"{self._stage.weight} %: {observed.verdict.outcome}: {observed.verdict.reason}",
             verdict=observed.verdict.model_dump(mode="json"),
+            stage={"weight": self._stage.weight, "started_at": self._started_at.isoformat()},
+            curve=observed.curve.model_dump(mode="json"),
         )
         return observed
 

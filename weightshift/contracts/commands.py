@@ -6,6 +6,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from weightshift.contracts.base import Message
+from weightshift.contracts.curve import StageCurve
 from weightshift.contracts.evidence import Evidence
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.instance import CandidatePhase
@@ -128,7 +129,7 @@ class Observation(Message):
 
 
 class Observed(Message):
-    """A stage's verdict, and the wealth to carry into the next one.
+    """A stage's verdict with the numbers behind it, and the wealth to carry into the next one.
 
     `evidence_recorded` is False when the registry was away: the rows have to be sent again.
     """
@@ -136,6 +137,7 @@ class Observed(Message):
     verdict: StageVerdict
     evidence_recorded: bool = False
     wealth: dict[str, CarriedWealth] = Field(default_factory=dict)
+    curve: StageCurve = StageCurve()
 
 
 class PublishCommand(Message):

@@ -91,8 +91,15 @@ async def test_a_stage_that_is_judged_again_comes_to_the_same_verdict() -> None:
     first = StageObservation(observation(), WrittenSamples(good=50))
     for at in range(0, 40, 3):
         stepwise = await first.judge_due_intervals(START + at)
-    again = await StageObservation(observation(), WrittenSamples(good=50)).judge_due_intervals(START + 39)
+    second = StageObservation(observation(), WrittenSamples(good=50))
+    again = await second.judge_due_intervals(START + 39)
     assert stepwise == again
+    curves = [stage.observed(again, evidence_recorded=True).curve for stage in (first, second)]
+    assert curves[0] == curves[1]
+    assert sum(curves[0].canary.requests) == again.canary_requests
+    assert curves[0].until[0] == START + 10
+    (result, _) = again.gates
+    assert curves[0].log_harm[result.gate][-1] == result.figures["log_harm"]
 
 
 async def test_health_before_the_window_ends_is_not_final() -> None:
