@@ -5,13 +5,15 @@ import contextlib
 import signal
 import sys
 from datetime import timedelta
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from temporalio.client import Client
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
-from temporalio.worker import Worker
+from temporalio.worker import Worker, WorkerDeploymentConfig
 
 from activities.fleet import FleetActivities
 from activities.mesh import MeshActivities
@@ -40,13 +42,33 @@ _CONTROL_SLOTS = 1_000
 
 
 class WorkerSettings(BaseSettings):
-    """Settings of the worker process. Durations are seconds."""
+    """Settings of the worker process. Durations are seconds.
+
+    With a `build_id` the worker is one version of the Temporal deployment `deployment`, and gets work
+    once that version is made current. `versioning` says what becomes of a release when a later version
+    is: `pinned` ends where it began, `auto-upgrade` moves over.
+    """
 
     model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_WORKER_")
 
     metrics_address: str = "127.0.0.1:9464"
     graceful_shutdown: float = Field(default=10.0, ge=0)
     fleet_poll: float = Field(default=0.2, gt=0)
+    deployment: str = Field(default="weightshift", min_length=1)
+    build_id: str = ""
+    versioning: Literal["pinned", "auto-upgrade"] = "pinned"
+
+    @property
+    def deployment_config(self) -> WorkerDeploymentConfig | None:
+        """Which version of the worker this is, for Temporal; None when it has no versions."""
+        if not self.build_id:
+            return None
+        behaviours = {"pinned": VersioningBehavior.PINNED, "auto-upgrade": VersioningBehavior.AUTO_UPGRADE}
+        return WorkerDeploymentConfig(
+            version=WorkerDeploymentVersion(deployment_name=self.deployment, build_id=self.build_id),
+            use_worker_versioning=True,
+            default_versioning_behavior=behaviours[self.versioning],
+        )
 
 
 def build_workers(
@@ -81,6 +103,7 @@ def build_workers(
         ],
         max_concurrent_activities=_CONTROL_SLOTS,
         graceful_shutdown_timeout=timedelta(seconds=settings.graceful_shutdown),
+        deployment_config=settings.deployment_config,
     )
     traffic_activities = MeshActivities(mesh=mesh)
     traffic = Worker(
@@ -89,6 +112,7 @@ def build_workers(
         activities=[traffic_activities.write, traffic_activities.read],
         max_concurrent_activities=_MESH_SLOTS,
         graceful_shutdown_timeout=timedelta(seconds=settings.graceful_shutdown),
+        deployment_config=settings.deployment_config,
     )
     return control, traffic
 
