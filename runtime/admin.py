@@ -42,7 +42,7 @@ def create_admin_app(instance: Instance) -> Starlette:
         return JSONResponse(_status(instance))
 
     async def metrics(_: Request) -> Response:
-        return Response(instance.render_metrics(), media_type=CONTENT_TYPE_LATEST)
+        return Response(await instance.render_metrics(), media_type=CONTENT_TYPE_LATEST)
 
     async def reconcile(_: Request) -> Response:
         await instance.reconcile_now()

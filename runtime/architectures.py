@@ -16,6 +16,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
+from runtime.scoring import signed_edges
 from weightshift.contracts.manifest import Precision
 from weightshift.errors import DryRunFailed, IncompatibleModel, InvalidInput
 
@@ -151,6 +152,7 @@ class Ranker:
     outputs: tuple[TensorSpec, ...] = (TensorSpec("scores", (), torch.float32),)
     batch_sizes: tuple[int, ...] = (1, 16)
     tied: Mapping[str, str] = {}
+    score_edges: tuple[float, ...] = signed_edges(0.01, 100, per_decade=12)
 
     def resources(self, files: Mapping[str, bytes]) -> RankerResources:
         """Read `config.json` and `normalisation.json`. Raises `IncompatibleModel`."""
@@ -219,6 +221,10 @@ class Ranker:
         items = cast(dict[str, list[dict[str, Any]]], answer)["items"]
         if not items or len({item["index"] for item in items}) != len(items):
             raise DryRunFailed("items are empty or name a candidate twice.")
+
+    def score(self, out: Tensor) -> float:
+        """Return the best candidate's score."""
+        return float(out.max())
 
     def samples(self, resources: RankerResources) -> tuple[Sample, ...]:
         """Return the mean candidate alone, and a full request spread over three deviations."""

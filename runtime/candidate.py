@@ -98,6 +98,10 @@ class CandidateTracker:
         """Take the most memory the candidate needed on its device."""
         self._peak = peak_memory_bytes
 
+    def commit(self) -> None:
+        """The candidate may serve, and is about to."""
+        self._move(CandidatePhase.COMMITTING)
+
     def install(self) -> None:
         """The candidate serves."""
         self._move(CandidatePhase.INSTALLED)

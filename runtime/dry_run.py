@@ -1,6 +1,7 @@
 """A candidate's representative requests, before it may answer anybody else's."""
 
 from itertools import cycle, islice
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -8,6 +9,7 @@ from torch import Tensor
 from runtime.architectures import Sample, TensorSpec
 from runtime.execution import forward
 from runtime.generation_holder import LoadedModel
+from runtime.scoring import ScoringArchitecture
 from runtime.streaming import StreamingArchitecture
 from weightshift.errors import DryRunFailed, WeightshiftError
 
@@ -68,6 +70,8 @@ def _check_output(loaded: LoadedModel, sample: Sample, out: Tensor) -> None:
         raise DryRunFailed("An output is not finite.")
     answer = loaded.architecture.postprocess(out, sample.body, loaded.resources)
     loaded.architecture.validate(out, answer)
+    if isinstance(loaded.architecture, ScoringArchitecture) and not isfinite(loaded.architecture.score(out)):
+        raise DryRunFailed("The score of an answer is not finite.")
     if sample.golden is not None and not torch.allclose(
         out, sample.golden, rtol=sample.relative_tolerance, atol=sample.absolute_tolerance
     ):

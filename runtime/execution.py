@@ -43,6 +43,7 @@ class Executor:
 
     An idle executor takes whatever waits at once. It returns each request's generation itself once
     its forward is over, whether or not the client is still there. One wake-up of the loop per batch.
+    `batched` gets each batch's size and `scored` each answer's output rows, on the executor's thread.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class Executor:
         *,
         release: Callable[[Generation], None],
         batched: Callable[[int], None],
+        scored: Callable[[Generation, Tensor], None],
         max_queue: int,
         max_batch: int,
     ) -> None:
         self._release = release
         self._batched = batched
+        self._scored = scored
         self._max_queue = max_queue
         self._max_batch = max_batch
         self._loop = asyncio.get_running_loop()
@@ -97,7 +100,7 @@ class Executor:
             batch, carried = self._collect(carried)
             if not batch:
                 return
-            outcomes = _answer(batch)
+            outcomes = self._answer(batch)
             for work in batch:
                 self._release(work.generation)
             self._batched(len(batch))
@@ -121,6 +124,24 @@ class Executor:
             self._queue.put(None)
         return batch, None
 
+    def _answer(self, batch: Sequence[Work]) -> list[object]:
+        """Return an answer or an exception for each request; one that fails spoils no other."""
+        loaded = batch[0].generation.loaded
+        try:
+            outputs = forward(loaded, [work.rows for work in batch])
+        except Exception as error:
+            _logger.exception("a forward pass failed")
+            return [error] * len(batch)
+        return [self._finish(work, out) for work, out in zip(batch, outputs, strict=True)]
+
+    def _finish(self, work: Work, out: Tensor) -> object:
+        try:
+            answer = work.finish(work.generation.loaded, work.body, out)
+        except Exception as error:
+            return error
+        self._scored(work.generation, out)
+        return answer
+
 
 def forward(loaded: LoadedModel, rows: Sequence[Tensor]) -> list[Tensor]:
     """Run several requests' input rows in one pass; return each one's output rows, on the CPU."""
@@ -128,24 +149,6 @@ def forward(loaded: LoadedModel, rows: Sequence[Tensor]) -> list[Tensor]:
         together = rows[0] if len(rows) == 1 else torch.cat(list(rows))
         out = loaded.architecture.forward(loaded.module, together.to(loaded.device)).cpu()
         return list(torch.split(out, [len(part) for part in rows]))
-
-
-def _answer(batch: Sequence[Work]) -> list[object]:
-    """Return an answer or an exception for each request; one that fails spoils no other."""
-    loaded = batch[0].generation.loaded
-    try:
-        outputs = forward(loaded, [work.rows for work in batch])
-    except Exception as error:
-        _logger.exception("a forward pass failed")
-        return [error] * len(batch)
-    return [_finish(loaded, work, out) for work, out in zip(batch, outputs, strict=True)]
-
-
-def _finish(loaded: LoadedModel, work: Work, out: Tensor) -> object:
-    try:
-        return work.finish(loaded, work.body, out)
-    except Exception as error:
-        return error
 
 
 def _deliver(batch: Sequence[Work], outcomes: Sequence[object]) -> None:

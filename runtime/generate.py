@@ -45,7 +45,7 @@ class GenerateEndpoint:
         try:
             self._instance.admission.enter()
         except NotServing as error:
-            await self._refuse(send, 503, error)
+            await self._refuse(send, 503, error, "draining")
             return
         try:
             await self._serve(scope, receive, send)
@@ -60,15 +60,17 @@ class GenerateEndpoint:
         except ClientGone:
             return
         except BodyTooLarge as error:
-            await self._refuse(send, 413, error)
+            await self._refuse(send, 413, error, "too_large")
         except TimeoutError:
-            await self._refuse(
-                send, 408, InvalidInput(f"The body did not arrive within {deadline:g} seconds.")
-            )
+            slow = InvalidInput(f"The body did not arrive within {deadline:g} seconds.")
+            await self._refuse(send, 408, slow, "too_slow")
         except InvalidInput as error:
-            await self._refuse(send, 400, error)
-        except (NotServing, QueueFull) as error:
-            await self._refuse(send, 503, error)
+            await self._refuse(send, 400, error, "invalid")
+        except NotServing as error:
+            self._instance.metrics.unready.inc()
+            await self._refuse(send, 503, error, "not_serving")
+        except QueueFull as error:
+            await self._refuse(send, 503, error, "queue_full")
         else:
             await self._stream(session, receive, send)
 
@@ -121,8 +123,8 @@ class GenerateEndpoint:
             events.append(session.events.get_nowait())
         return events
 
-    async def _refuse(self, send: Send, status: int, error: WeightshiftError) -> None:
-        self._instance.metrics.rejected(type(error).__name__)
+    async def _refuse(self, send: Send, status: int, error: WeightshiftError, reason: str) -> None:
+        self._instance.metrics.rejected(reason)
         headers = [self._retry_after] if status == 503 else []
         await send_json(send, status, error_document(error), headers)
 

@@ -16,8 +16,9 @@ from runtime.compatibility import runtime_build
 from runtime.download import Downloader
 from runtime.execution import Executor
 from runtime.generation_holder import Generation, GenerationHolder
-from runtime.memory_budget import memory_use
+from runtime.memory_use import memory_use
 from runtime.model_loader import dispose
+from runtime.process_metrics import ProcessMetrics
 from runtime.reconciler import Reconciler
 from runtime.registry_client import Reporter, TargetWatch, has_grant, read_now
 from runtime.rollout_metrics import RolloutMetrics
@@ -52,6 +53,7 @@ class Instance:
         self._has_failed = False
         service, cohort = settings.service, settings.cohort
         self.metrics = RolloutMetrics(service=service, cohort=cohort)
+        self.process = ProcessMetrics(registry=self.metrics.registry, service=service, cohort=cohort)
         self.admission = Admission()
         retired: SimpleQueue[Generation | None] = SimpleQueue()
         self.holder = GenerationHolder(retire=retired.put)
@@ -66,6 +68,7 @@ class Instance:
         self.executor = Executor(
             release=self.holder.release,
             batched=self.metrics.batch_size.observe,
+            scored=self.metrics.scored,
             max_queue=settings.max_queue,
             max_batch=settings.max_batch,
         )
@@ -102,13 +105,14 @@ class Instance:
             ("reconciler", self._reconciler.run),
             ("target watch", self._watch.run),
             ("reporter", self._reporter.run),
+            ("watch of the event loop", self.process.watch_loop),
         ):
             self._tasks.append(asyncio.create_task(self._guard(name, run), name=name))
 
     def report(self) -> InstanceReport:
         """Return what this instance says of itself now."""
         current = self.holder.current
-        memory_used, memory_limit = memory_use(self.settings.device)
+        memory = memory_use(self.settings.device)
         return InstanceReport(
             instance_id=self.settings.instance_id,
             boot_id=self._boot_id,
@@ -122,12 +126,12 @@ class Instance:
             runtime_build=runtime_build(),
             insecure_unsigned=self._signatures.allows_unsigned,
             feature_schema=current.loaded.feature_schema if current else "",
-            memory_used_bytes=memory_used,
-            memory_limit_bytes=memory_limit,
+            memory_used_bytes=memory.used,
+            memory_limit_bytes=memory.limit,
         )
 
-    def render_metrics(self) -> bytes:
-        """Return the Prometheus exposition, gauges read now."""
+    async def render_metrics(self) -> bytes:
+        """Return the Prometheus exposition, gauges read now; requests go on meanwhile."""
         desired = self._reconciler.desired_revision
         current = self.holder.current
         self.metrics.expire()
@@ -135,8 +139,8 @@ class Instance:
         self.metrics.target_mismatch.set(desired != (current.revision if current else 0))
         self.metrics.sessions_active.set(self.sessions.active)
         self.metrics.queue_length.set(self.executor.queue_length)
-        self.metrics.resident.set(len(self.holder.resident))
-        return self.metrics.render()
+        self.process.read(memory_use(self.settings.device), self.holder.resident)
+        return await asyncio.to_thread(self.metrics.render)
 
     def tiers(self) -> dict[str, str]:
         """Return where each artifact's weights are by manifest digest: `device`, `host` or `disk`."""

@@ -28,15 +28,6 @@ def free_bytes(device: str) -> int:
     return free_host_bytes(Path("/proc"), _CGROUP_ROOT)
 
 
-def memory_use(device: str) -> tuple[int, int]:
-    """Return the bytes in use and their limit: the device's, or this process's and what it may reach."""
-    if device == "cuda":
-        free, total = torch.cuda.mem_get_info()
-        return total - free, total
-    used = resident_bytes(Path("/proc"))
-    return used, used + free_bytes(device)
-
-
 def resident_bytes(proc: Path) -> int:
     """Return how much of this process is in the host's memory."""
     pages = int((proc / "self/statm").read_text(encoding="ascii").split()[1])

@@ -181,9 +181,12 @@ class Reconciler:
     async def _install(self, target: Target, tracker: CandidateTracker) -> None:
         await self._await_grant(target)
         loaded = self._holder.claim(target.manifest_sha256)
-        if loaded is None:
+        if loaded is not None:
+            tracker.commit()
+        else:
             loop = asyncio.get_running_loop()
             loaded = await loop.run_in_executor(self._thread, self._preparer.prepare, target, tracker)
+            tracker.commit()
             await self._refresh()
         generation = Generation(target=target, loaded=loaded, runtime_build=runtime_build())
         if not await self._may_swap(target):

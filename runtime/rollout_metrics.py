@@ -1,9 +1,11 @@
-"""The instance's Prometheus series, in a registry of their own.
+"""The instance's Prometheus series of requests, generations and candidates.
 
-Request series are born at zero when a generation is installed, so that no first sample is missed,
-and go five minutes after its disposal, so that the final counts are still scraped.
+Series are born at zero, those of requests when a generation is installed, so that no first sample is
+missed. A generation's go five minutes after its disposal, so that the final counts are still scraped,
+or earlier when many generations come and go.
 """
 
+import logging
 import math
 import time
 from collections import deque
@@ -11,12 +13,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from torch import Tensor
 
 from runtime.generation_holder import Generation
+from runtime.scoring import ScoreCollector, ScoreCounts, ScoringArchitecture
 from weightshift.contracts.identity import Cohort, Service
+from weightshift.contracts.instance import CandidatePhase
+
+_logger = logging.getLogger(__name__)
 
 CODES = (200, 400, 500, 503)
+REASONS = ("draining", "invalid", "not_serving", "queue_full", "too_large", "too_late", "too_slow")
+"""Why a request was refused before or instead of a model's answer."""
+
 SERIES_KEPT_SECONDS = 300.0
+MOST_DISPOSED_KEPT = 16
 _GROWTH = 1.1
 _SHORTEST, _LONGEST = 0.001, 10.0
 _PHASE_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
@@ -34,12 +45,18 @@ def latency_buckets() -> tuple[float, ...]:
 class _Series:
     """The children of one generation, looked up once instead of by labels for every request."""
 
+    labels: tuple[str, ...]
     codes: dict[int, Counter]
     duration: Histogram
+    scoring: ScoringArchitecture | None
+    scores: ScoreCounts
 
 
 class RolloutMetrics:
-    """Every series of one instance. Request methods belong to the event loop's thread."""
+    """Requests, generations and candidates of one instance, in a registry of their own.
+
+    Request methods belong to the event loop's thread, `scored` to the executor's.
+    """
 
     def __init__(
         self, *, service: Service, cohort: Cohort, clock: Callable[[], float] = time.monotonic
@@ -62,7 +79,12 @@ class RolloutMetrics:
         self._phase = self._histogram(
             "artifact_phase_duration_seconds", "Phases of candidates.", [*names, "phase"], _PHASE_BUCKETS
         )
+        self.registry.register(ScoreCollector(label_names=of_generation, current=self._scores))
         own = self._identity
+        for reason in REASONS:
+            self._rejected.labels(*own, reason)
+        for phase in CandidatePhase:
+            self._phase.labels(*own, phase.value)
         self.unready = self._counter("unready_requests", "Refused, below the floor.", names).labels(*own)
         self.conflicts = self._counter("target_conflicts", "Targets refused.", names).labels(*own)
         self.unauthorised = self._counter("unauthorised_targets", "Targets refused.", names).labels(*own)
@@ -75,14 +97,19 @@ class RolloutMetrics:
         self.desired_revision = self._gauge("desired_revision", "Accepted target.", names).labels(*own)
         self.actual_revision = self._gauge("actual_revision", "Serving revision.", names).labels(*own)
         self.target_mismatch = self._gauge("target_mismatch", "1 while they differ.", names).labels(*own)
-        self.resident = self._gauge("generations_resident", "Generations in memory.", names).labels(*own)
 
     def installed(self, generation: Generation) -> None:
         """Create a generation's series at zero."""
+        self.expire()
         labels = self._labels(generation)
+        architecture = generation.loaded.architecture
+        scoring = architecture if isinstance(architecture, ScoringArchitecture) else None
         self._series[generation.number] = _Series(
+            labels=labels,
             codes={code: self._requests.labels(*labels, str(code)) for code in CODES},
             duration=self._duration.labels(*labels),
+            scoring=scoring,
+            scores=ScoreCounts(scoring.score_edges if scoring else ()),
         )
         self._info.labels(*labels, str(generation.number)).set(1)
         self.actual_revision.set(generation.revision)
@@ -93,8 +120,18 @@ class RolloutMetrics:
         series.codes[code].inc()
         series.duration.observe(seconds)
 
+    def scored(self, generation: Generation, out: Tensor) -> None:
+        """Count the score of one answer, from its output rows; never raises."""
+        series = self._series[generation.number]
+        if series.scoring is None:
+            return
+        try:
+            series.scores.add(series.scoring.score(out))
+        except Exception:
+            _logger.exception("the score of an answer could not be taken")
+
     def rejected(self, reason: str) -> None:
-        """Count one request that no generation answered."""
+        """Count one request that no generation answered, under one of `REASONS`."""
         self._rejected.labels(*self._identity, reason).inc()
 
     def phase_ended(self, phase: str, seconds: float) -> None:
@@ -106,8 +143,8 @@ class RolloutMetrics:
         self._disposed.append((self._clock(), generation))
 
     def expire(self) -> None:
-        """Remove the series of generations disposed of more than five minutes ago."""
-        while self._disposed and self._clock() - self._disposed[0][0] >= SERIES_KEPT_SECONDS:
+        """Remove the series of generations disposed of long ago, and of all but the latest of them."""
+        while self._disposed and self._is_expired(self._disposed[0][0]):
             _, generation = self._disposed.popleft()
             # A candidate that was never installed has none.
             if self._series.pop(generation.number, None) is not None:
@@ -116,6 +153,14 @@ class RolloutMetrics:
     def render(self) -> bytes:
         """Return the Prometheus text exposition."""
         return generate_latest(self.registry)
+
+    def _is_expired(self, disposed_at: float) -> bool:
+        is_old = self._clock() - disposed_at >= SERIES_KEPT_SECONDS
+        return is_old or len(self._disposed) > MOST_DISPOSED_KEPT
+
+    def _scores(self) -> list[tuple[tuple[str, ...], ScoreCounts]]:
+        series = list(self._series.values())
+        return [(one.labels, one.scores) for one in series if one.scoring is not None]
 
     def _remove(self, generation: Generation) -> None:
         labels = self._labels(generation)

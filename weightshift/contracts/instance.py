@@ -16,6 +16,7 @@ class CandidatePhase(StrEnum):
     VERIFYING = "verifying"
     LOADING = "loading"
     DRY_RUNNING = "dry-running"
+    COMMITTING = "committing"
     INSTALLED = "installed"
     FAILED = "failed"
 

@@ -75,12 +75,14 @@ class Control:
     token: str
     operations: int = 0
 
-    async def publish(self, artifact_id: str, *, raise_serve_floor: bool = False) -> Target:
+    async def publish(
+        self, artifact_id: str, *, raise_serve_floor: bool = False, cohort: Cohort = Cohort.STABLE
+    ) -> Target:
         self.operations += 1
         return await self.registry.publish(
             Publication(
                 service=SERVICE,
-                cohort=Cohort.STABLE,
+                cohort=cohort,
                 artifact_id=artifact_id,
                 raise_serve_floor=raise_serve_floor,
                 fence=Fence(epoch=0, sequence=self.operations),
@@ -208,7 +210,7 @@ async def control(artifacts: Artifacts) -> AsyncIterator[Control]:
 
 @contextlib.asynccontextmanager
 async def running(
-    artifacts: Artifacts, cache: Path, *, registry_url: str, registry_token: str
+    artifacts: Artifacts, cache: Path, *, registry_url: str, registry_token: str, **settings: str
 ) -> AsyncIterator[Runtime]:
     environment = {
         "PATH": os.environ["PATH"],
@@ -232,6 +234,7 @@ async def running(
                 "DRAIN_DEADLINE": "5",
                 "ARTIFACT_KEYS": CI_KEY.public_pem().decode(),
                 "RELEASE_KEYS": RELEASE_KEY.public_pem().decode(),
+                **settings,
             }.items()
         },
     }
@@ -276,8 +279,10 @@ class Bench:
         self.admin_token = ADMIN_TOKEN
         self.until = until
 
-    def running(self, control: Control, cache: Path) -> AbstractAsyncContextManager[Runtime]:
-        return running(self.artifacts, cache, registry_url=control.url, registry_token=control.token)
+    def running(self, control: Control, cache: Path, **settings: str) -> AbstractAsyncContextManager[Runtime]:
+        return running(
+            self.artifacts, cache, registry_url=control.url, registry_token=control.token, **settings
+        )
 
     def alone(self, cache: Path) -> AbstractAsyncContextManager[Runtime]:
         return running(self.artifacts, cache, registry_url="http://127.0.0.1:9", registry_token="none")

@@ -109,7 +109,7 @@ async def test_a_full_queue_answers_503_with_a_time_to_come_back(world: Any, art
         assert current.references == 2
         gate.set()
         assert [(await task).status_code for task in (first, second)] == [200, 200]
-        assert 'reason="queue_full"} 1.0' in instance.render_metrics().decode()
+        assert 'reason="queue_full"} 1.0' in (await instance.render_metrics()).decode()
 
 
 async def test_a_model_that_fails_answers_500_and_says_nothing_of_its_insides(
@@ -137,7 +137,7 @@ async def test_request_series_are_born_at_zero(world: Any, artifacts: Any) -> No
     await world.publish(artifacts.push("v1"))
     async with world.running() as instance:
         await world.until(world.serving(instance, 1))
-        exposition = instance.render_metrics().decode()
+        exposition = (await instance.render_metrics()).decode()
     before, after = 'artifact="v1",', 'cohort="stable",environment="test",model="ranker",revision="1"'
     for code in (200, 400, 500, 503):
         assert f'weightshift_requests_total{{{before}code="{code}",{after}}} 0.0' in exposition

@@ -38,8 +38,13 @@ class Bench:
         self.architecture = Gated()
         self.released: list[Generation] = []
         self.sizes: list[int] = []
+        self.scored: list[tuple[Generation, int]] = []
         self.executor = Executor(
-            release=self.released.append, batched=self.sizes.append, max_queue=4, max_batch=3
+            release=self.released.append,
+            batched=self.sizes.append,
+            scored=lambda generation, out: self.scored.append((generation, len(out))),
+            max_queue=4,
+            max_batch=3,
         )
         self._make_generation = make_generation
 
@@ -120,6 +125,19 @@ async def test_a_bad_output_fails_only_its_own_request(bench: Bench) -> None:
         await asyncio.wait_for(bad, 10)
     assert await asyncio.wait_for(good, 10)
     assert len(bench.released) >= 3
+
+
+async def test_only_answers_are_scored(bench: Bench) -> None:
+    bench.architecture.gate.set()
+    good, bad = bench.generation(1), bench.generation(2)
+    await asyncio.wait_for(bench.submit(good, rows=2), 10)
+    with pytest.raises(KeyError):
+        await asyncio.wait_for(bench.executor.submit(bad, {}, torch.zeros(0, 88), finish=fail), 10)
+    assert bench.scored == [(good, 2)]
+
+
+def fail(*_: object) -> object:
+    raise KeyError
 
 
 async def test_a_failing_forward_fails_its_batch_and_the_executor_goes_on(bench: Bench) -> None:

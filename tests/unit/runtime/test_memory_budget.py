@@ -2,8 +2,10 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
-from runtime.memory_budget import check_budget, free_bytes, free_host_bytes, memory_use, resident_bytes
+from runtime.memory_budget import check_budget, free_bytes, free_host_bytes, resident_bytes
+from runtime.memory_use import memory_use
 from weightshift.errors import OutOfMemory
 
 MIB = 1 << 20
@@ -54,5 +56,16 @@ def test_the_margin_counts() -> None:
 def test_what_is_in_use_is_this_processs_own(proc: Path) -> None:
     (proc / "self/statm").write_text("900 25 3 1 0 9 0\n")
     assert resident_bytes(proc) == 25 * os.sysconf("SC_PAGE_SIZE")
-    used, limit = memory_use("cpu")
-    assert 0 < used < limit
+
+
+def test_a_new_tensor_is_seen_in_every_kind_of_use() -> None:
+    before = memory_use("cpu")
+    tensor = torch.ones(32 << 18)
+    after = memory_use("cpu")
+    # Something else may be freed meanwhile.
+    size = 0.5 * tensor.nbytes
+    assert after.allocated - before.allocated >= size
+    assert after.reserved - before.reserved >= size
+    assert after.used - before.used >= size
+    assert after.allocated <= after.reserved
+    assert after.used < after.limit

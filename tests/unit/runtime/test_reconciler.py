@@ -40,6 +40,7 @@ async def test_every_phase_is_timed_and_reported(world: Any, artifacts: Any) -> 
         "verifying",
         "loading",
         "dry-running",
+        "committing",
     ]
 
 

@@ -60,7 +60,7 @@ async def test_tokens_then_done_and_every_reference_returned(world: Any, artifac
         assert instance.holder.current is not None
         assert instance.holder.current.references == 0
         assert instance.sessions.active == 0
-        assert "weightshift_sessions_active" in instance.render_metrics().decode()
+        assert "weightshift_sessions_active" in (await instance.render_metrics()).decode()
 
 
 async def test_the_cache_changes_nothing_about_the_answer(world: Any, artifacts: Any) -> None:

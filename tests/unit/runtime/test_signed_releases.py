@@ -129,7 +129,7 @@ async def test_a_target_of_an_unknown_registry_is_reported_and_not_followed(
         )
         assert report.desired_revision == 0
         assert world.store.read == []
-        assert b"weightshift_unauthorised_targets_total" in instance.render_metrics()
+        assert b"weightshift_unauthorised_targets_total" in await instance.render_metrics()
 
 
 async def test_a_forged_target_leaves_what_serves_alone(world: Any, artifacts: Any) -> None:
