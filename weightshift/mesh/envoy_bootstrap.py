@@ -1,6 +1,7 @@
 """Envoy's static configuration: listener, clusters and health checks. Pure."""
 
 from collections.abc import Sequence
+from ipaddress import ip_address
 from typing import Any
 
 from weightshift.contracts.base import Message
@@ -11,11 +12,12 @@ _EXTENSIONS = "type.googleapis.com/envoy.extensions"
 _HEALTH_INTERVAL = "0.25s"
 _HEALTH_TIMEOUT = "1s"
 _CONNECT_TIMEOUT = "0.25s"
+_NAME_REFRESH = "1s"
 _MAXIMUM = 16_384
 
 
 class Endpoint(Message):
-    """Where one instance answers."""
+    """Where one instance answers, by address; or all of a cohort, by a name that resolves to them."""
 
     host: str
     port: int
@@ -88,7 +90,7 @@ def _instances(name: str, endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     members = [{"endpoint": {"address": _address(endpoint.host, endpoint.port)}} for endpoint in endpoints]
     return {
         "name": name,
-        "type": "STATIC",
+        **_discovery(endpoints),
         "connect_timeout": _CONNECT_TIMEOUT,
         # Not by least requests: an instance that refuses everything at once would always seem idle.
         "lb_policy": "ROUND_ROBIN",
@@ -97,6 +99,20 @@ def _instances(name: str, endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
         "circuit_breakers": _circuit_breakers(),
     }
+
+
+def _discovery(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    if all(_is_address(endpoint.host) for endpoint in endpoints):
+        return {"type": "STATIC"}
+    return {"type": "STRICT_DNS", "dns_refresh_rate": _NAME_REFRESH, "dns_lookup_family": "ALL"}
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _aggregate(name: str, members: Sequence[str]) -> dict[str, Any]:
