@@ -1,8 +1,11 @@
 """The lists that the HTTP service answers with, and what may follow a path's question mark."""
 
+from datetime import timedelta
+
 from pydantic import AwareDatetime, Field
 
-from weightshift.contracts.base import Document, Message
+from weightshift.contracts.approval import ApprovalLifetime
+from weightshift.contracts.base import Document, Message, Name
 from weightshift.contracts.evidence import AuditQuery, AuditRow
 from weightshift.contracts.instance import InstanceState
 from weightshift.contracts.manifest import ArtifactRecord
@@ -52,6 +55,8 @@ class ReleaseApproval(Document):
     """Which release somebody approves; `operation_id` makes a repeat return the first approval."""
 
     release_id: str = Field(min_length=1, max_length=200)
+    artifact_id: Name
+    lifetime: ApprovalLifetime = timedelta(days=1)
     operation_id: str = Field(min_length=1, max_length=200)
     reason: str = Field(default="", max_length=1_000)
 

@@ -147,8 +147,8 @@ ORDER BY model_name
 
 -- name: insert_approval
 INSERT INTO release_approval
-    (approval_id, model_name, environment, release_id, operator, reason, created_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
+    (approval_id, model_name, environment, release_id, operator, reason, created_at, artifact_id, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 
 -- name: select_approval
 SELECT * FROM release_approval WHERE approval_id = $1

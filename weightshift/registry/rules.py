@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from datetime import datetime
 
+from ulid import ULID
+
 from weightshift.artifacts.release_authorisation import ReleaseAuthoriser
 from weightshift.contracts.approval import Approval, ApprovalRequest
 from weightshift.contracts.evidence import AuditRow
@@ -127,11 +129,16 @@ def publication_entry(
     )
 
 
-def repeated_admission(request: ReleaseRequest, recorded: ReleaseRecord) -> int:
-    """Return the epoch of the first admission. Raises `OperationConflict` for another request."""
-    if recorded.request_digest != request.digest():
+def repeated_admission(admission: Admission, recorded: ReleaseRecord) -> int:
+    """Return the epoch of the first admission.
+
+    Raises `OperationConflict` for another request, and once another workflow run has used the release id:
+    its commands would be taken for repeats of that run's.
+    """
+    request = admission.request
+    if recorded.request_digest != request.digest() or recorded.run_id not in ("", admission.run_id):
         raise OperationConflict(
-            f"Release id {request.release_id} was already used for another request; use a new id."
+            f"Release id {request.release_id} was already used for another request or run; use a new id."
         )
     return recorded.epoch
 
@@ -204,6 +211,20 @@ def completion_entry(completion: Completion, *, operator: str) -> Entry:
         operator=operator,
         summary=f"{completion.outcome}: {completion.reason}",
         data={"outcome": completion.outcome.value, "fence": completion.fence.model_dump(mode="json")},
+    )
+
+
+def next_approval(request: ApprovalRequest, *, operator: str, now: datetime) -> Approval:
+    """Return the approval a request leads to; `now` is by the registry's clock."""
+    return Approval(
+        approval_id=str(ULID()),
+        service=request.service,
+        release_id=request.release_id,
+        artifact_id=request.artifact_id,
+        expires_at=now + request.lifetime,
+        operator=operator,
+        reason=request.reason,
+        created_at=now,
     )
 
 

@@ -136,7 +136,9 @@ async def test_a_rejected_artifact_is_never_published_again(registry: Registry, 
 def request_of(
     service: Service, operation_id: str = "approve-1", reason: str = "looks good"
 ) -> ApprovalRequest:
-    return ApprovalRequest(service=service, release_id="R1", operation_id=operation_id, reason=reason)
+    return ApprovalRequest(
+        service=service, release_id="R1", artifact_id="v42", operation_id=operation_id, reason=reason
+    )
 
 
 async def test_an_approval_of_a_release_has_an_id_that_can_be_looked_up(
@@ -144,6 +146,8 @@ async def test_an_approval_of_a_release_has_an_id_that_can_be_looked_up(
 ) -> None:
     approval = await registry.approve_release(request_of(service), operator="bob")
     assert (approval.service, approval.release_id, approval.operator) == (service, "R1", "bob")
+    assert approval.artifact_id == "v42"
+    assert approval.expires_at == approval.created_at + timedelta(days=1)
     assert await registry.approval(approval.approval_id) == approval
     with pytest.raises(UnknownApproval, match="nonsense"):
         await registry.approval("nonsense")

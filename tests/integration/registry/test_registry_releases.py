@@ -61,6 +61,16 @@ async def test_a_release_id_cannot_be_used_for_another_request(
         await registry.admit(admission_of(service, "R1", artifact_id="v42"))
 
 
+async def test_a_release_id_cannot_be_used_by_a_second_workflow_run(
+    registry: Registry, service: Service, ready: Ready
+) -> None:
+    await ready("v41")
+    first = admission_of(service, "R1")
+    await registry.admit(first)
+    with pytest.raises(OperationConflict, match="run"):
+        await registry.admit(first.model_copy(update={"run_id": "run-2"}))
+
+
 async def test_a_second_release_is_refused_and_told_whose_the_first_is(
     registry: Registry, service: Service, ready: Ready
 ) -> None:

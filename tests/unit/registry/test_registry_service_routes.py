@@ -206,7 +206,9 @@ async def test_a_runtime_reads_its_wave_grants(
 async def test_an_operator_approves_a_release_under_the_tokens_name(
     operator: RegistryClient, runtime: RegistryClient, service: Service
 ) -> None:
-    request = ApprovalRequest(service=service, release_id="R1", operation_id="approve-1", reason="fine")
+    request = ApprovalRequest(
+        service=service, release_id="R1", artifact_id="v41", operation_id="approve-1", reason="fine"
+    )
     approval = await operator.approve_release(request)
     assert (approval.operator, approval.release_id) == ("ada", "R1")
     assert await operator.approve_release(request) == approval

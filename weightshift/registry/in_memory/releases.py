@@ -1,7 +1,5 @@
 """The releases, one of which per service may be active: the release lock."""
 
-from ulid import ULID
-
 from weightshift.contracts.approval import Approval, ApprovalRequest
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.release import Admission, Admitted, Completion, ReleaseRecord
@@ -21,7 +19,7 @@ class MemoryReleases(MemoryState):
         self._check_available()
         request = admission.request
         if recorded := self._releases.get(request.release_id):
-            return self._admitted(request.service, rules.repeated_admission(request, recorded))
+            return self._admitted(request.service, rules.repeated_admission(admission, recorded))
         self._check(admission, active=self._active(request.service))
         return self._admit(admission)
 
@@ -33,7 +31,7 @@ class MemoryReleases(MemoryState):
         self._check_available()
         request = admission.request
         if recorded := self._releases.get(request.release_id):
-            return self._admitted(request.service, rules.repeated_admission(request, recorded))
+            return self._admitted(request.service, rules.repeated_admission(admission, recorded))
         active = self._active(request.service)
         rules.check_take_over(request, active=active, holder=holder)
         self._check(admission, active=None)
@@ -58,14 +56,7 @@ class MemoryReleases(MemoryState):
         self._check_available()
         if first := self._find(request.service.environment, request.operation_id):
             return rules.repeated_approval(request, operator, first)
-        approval = Approval(
-            approval_id=str(ULID()),
-            service=request.service,
-            release_id=request.release_id,
-            operator=operator,
-            reason=request.reason,
-            created_at=self._clock(),
-        )
+        approval = rules.next_approval(request, operator=operator, now=self._clock())
         self._append(rules.approval_entry(request, approval))
         self._approvals[approval.approval_id] = approval
         return approval

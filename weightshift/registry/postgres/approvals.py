@@ -3,7 +3,6 @@
 from datetime import datetime
 
 import asyncpg
-from ulid import ULID
 
 from weightshift.contracts.approval import Approval, ApprovalRequest
 from weightshift.contracts.identity import Service
@@ -21,14 +20,7 @@ async def record(connection: Connection, request: ApprovalRequest, *, operator: 
     if first := await audit.find(connection, service.environment, request.operation_id):
         return rules.repeated_approval(request, operator, first)
     now: datetime = await connection.fetchval(QUERIES["now"])
-    approval = Approval(
-        approval_id=str(ULID()),
-        service=service,
-        release_id=request.release_id,
-        operator=operator,
-        reason=request.reason,
-        created_at=now,
-    )
+    approval = rules.next_approval(request, operator=operator, now=now)
     await connection.execute(
         QUERIES["insert_approval"],
         approval.approval_id,
@@ -38,6 +30,8 @@ async def record(connection: Connection, request: ApprovalRequest, *, operator: 
         operator,
         approval.reason,
         now,
+        approval.artifact_id,
+        approval.expires_at,
     )
     await audit.append(connection, rules.approval_entry(request, approval))
     return approval
@@ -65,4 +59,6 @@ def _approval(row: asyncpg.Record) -> Approval:
         operator=row["operator"],
         reason=row["reason"],
         created_at=row["created_at"],
+        artifact_id=row["artifact_id"],
+        expires_at=row["expires_at"],
     )

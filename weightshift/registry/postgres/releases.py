@@ -41,7 +41,7 @@ async def _take_lock(
     counter = await targets.lock_counter(connection, service)
     published = await targets.read(connection, service)
     if recorded := await _fetch(connection, "select_release", request.release_id):
-        return Admitted(epoch=rules.repeated_admission(request, recorded), targets=published)
+        return Admitted(epoch=rules.repeated_admission(admission, recorded), targets=published)
     # Locked, because its own completion may be under way.
     active = await _fetch(connection, "lock_active_release", service.model, service.environment)
     keyed = await _fetch(connection, "select_release_by_key", request.request_key)
