@@ -86,7 +86,7 @@ def build_workers(
         registry=registry, lost_after=lost_after, poll=timedelta(seconds=settings.fleet_poll)
     )
     admission = RegistryActivities(registry=registry, mesh=mesh, lost_after=lost_after)
-    metrics = MetricsActivities(reader=reader, registry=registry, lost_after=lost_after)
+    metrics = MetricsActivities(reader=reader, registry=registry, mesh=mesh, lost_after=lost_after)
     control = Worker(
         client,
         task_queue=task_queue,

@@ -5,15 +5,17 @@ from contextlib import contextmanager
 
 from temporalio.exceptions import ApplicationError
 
-from weightshift.errors import Unreachable, WeightshiftError
+from weightshift.errors import StaleFence, Unreachable, WeightshiftError
 
 
 @contextmanager
-def application_errors() -> Iterator[None]:
-    """Raise our errors as `ApplicationError`; only what is unreachable is worth another attempt."""
+def application_errors(*, insist: bool = False) -> Iterator[None]:
+    """Raise our errors as `ApplicationError`; only what is unreachable is worth another attempt.
+
+    With `insist`, for what has to happen in the end, everything is but a newer command.
+    """
     try:
         yield
     except WeightshiftError as error:
-        raise ApplicationError(
-            str(error), type=type(error).__name__, non_retryable=not isinstance(error, Unreachable)
-        ) from error
+        is_final = isinstance(error, StaleFence) if insist else not isinstance(error, Unreachable)
+        raise ApplicationError(str(error), type=type(error).__name__, non_retryable=is_final) from error

@@ -7,9 +7,11 @@ from activities.options import READ_MESH, SHIFT
 from weightshift.contracts.commands import MeshWrite
 from weightshift.contracts.identity import Service
 from weightshift.contracts.traffic import MeshState
+from weightshift.errors import MeshConfirmationTimeout
 from weightshift.mesh.base import Mesh
 
 _ALERT_AFTER_ATTEMPTS = 5
+_CONFIRMING_ATTEMPTS = 3
 
 
 class MeshActivities:
@@ -27,11 +29,28 @@ class MeshActivities:
                 "weightshift_mesh_write_stuck", "Attempts of a mesh write beyond the fifth"
             ).add(1)
             activity.logger.error("mesh write %s still fails at attempt %d", command.split, attempt)
-        with application_errors():
-            return await self._mesh.write(command.service, command.split, command.fence)
+        with application_errors(insist=command.must_happen):
+            return await self._write(command, attempt)
 
     @activity.defn(name=READ_MESH.name)
     async def read(self, service: Service) -> MeshState:
-        """Return what the mesh does now."""
-        with application_errors():
+        """Return what the mesh does now; asked for by rollbacks alone, so it never gives up."""
+        with application_errors(insist=True):
             return await self._mesh.read(service)
+
+    async def _write(self, command: MeshWrite, attempt: int) -> MeshState:
+        """Write and wait until the data plane shows it.
+
+        A rollback goes on without one that does not: sealing the canary must not wait for a proxy.
+        """
+        state = await self._mesh.write(
+            command.service, command.split, command.fence, expected=command.expected
+        )
+        try:
+            await self._mesh.confirm(command.service, state)
+        except MeshConfirmationTimeout as error:
+            if not command.must_happen or attempt < _CONFIRMING_ATTEMPTS:
+                raise
+            activity.logger.error("traffic goes on unconfirmed: %s", error)
+            return state.model_copy(update={"confirmed": False})
+        return state

@@ -8,6 +8,7 @@ from datetime import timedelta
 from temporalio import activity
 
 from activities.evidence import record_evidence
+from activities.mesh_watch import MeshWatch
 from activities.observation import StageObservation
 from activities.options import OBSERVE
 from activities.stage_metrics import MetricsReader
@@ -15,6 +16,7 @@ from weightshift.contracts.commands import InstanceRef, Observation, Observed
 from weightshift.contracts.instance import InstanceState
 from weightshift.contracts.verdict import StageOutcome, StageVerdict
 from weightshift.errors import RegistryUnreachable
+from weightshift.mesh.base import Mesh
 from weightshift.registry.base import Registry
 
 _LONGEST_TICK = 1.0
@@ -40,28 +42,35 @@ class MetricsActivities:
         *,
         reader: MetricsReader,
         registry: Registry,
+        mesh: Mesh,
         lost_after: timedelta,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._reader = reader
         self._registry = registry
+        self._mesh = mesh
         self._lost_after = lost_after
         self._clock = clock
 
     @activity.defn(name=OBSERVE.name)
     async def observe(self, observation: Observation) -> Observed:
-        """Return on a breach or a lost instance at once, otherwise when the observation's mode allows."""
+        """Return when the observation's mode allows.
+
+        At once on a breach, on a lost instance, and when somebody else moves the stage's traffic.
+        """
         stage = StageObservation(observation, self._reader)
+        watch = MeshWatch(mesh=self._mesh, observation=observation)
         recorded = await self._record_evidence(observation)
         tick = min(observation.interval.total_seconds(), _LONGEST_TICK) / 2
         while True:
-            lost = await self._lost(observation)
-            if lost is not None:
-                verdict = StageVerdict(outcome=StageOutcome.BREACH, reason=lost)
-                return stage.observed(verdict, evidence_recorded=recorded)
             verdict = await stage.judge_due_intervals(self._clock())
+            is_final = stage.is_final(verdict, self._clock())
+            problem = await self._lost(observation) or await watch.problem(at_once=is_final)
+            if problem is not None:
+                verdict = StageVerdict(outcome=StageOutcome.BREACH, reason=problem)
+                return stage.observed(verdict, evidence_recorded=recorded)
             activity.heartbeat(verdict.reason)
-            if stage.is_final(verdict, self._clock()):
+            if is_final:
                 return stage.observed(verdict, evidence_recorded=recorded)
             await asyncio.sleep(tick)
 

@@ -13,7 +13,8 @@ from weightshift.contracts.commands import Admittance, CompleteCommand, Instance
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.release import Admission, Admitted, Completion, Outcome
 from weightshift.contracts.target import Target
-from weightshift.errors import NoCanaryCapacity, ReleaseActive, StaleFence
+from weightshift.contracts.traffic import MeshState, TrafficSplit
+from weightshift.errors import MeshDrift, NoCanaryCapacity, ReleaseActive, StaleFence, WeightshiftError
 from weightshift.mesh.base import Mesh
 from weightshift.registry.base import Registry
 
@@ -38,7 +39,8 @@ class RegistryActivities:
             for cohort in Cohort:
                 if not instances[cohort]:
                     raise NoCanaryCapacity(f"no {cohort} instance of {service} reports; start one first")
-            obeyed = (await self._mesh.read(service)).fence
+            traffic = await self._routable(admission)
+            obeyed = traffic.fence
             admitted, taken_over = await self._lock(admission)
             if obeyed is not None and obeyed.epoch > admitted.epoch:
                 await self._give_up(admission, admitted, obeyed)
@@ -47,10 +49,25 @@ class RegistryActivities:
                 epoch=admitted.epoch,
                 targets=admitted.targets,
                 taken_over=taken_over,
+                traffic=traffic,
                 first=not any(release.outcome is Outcome.PROMOTED for release in releases),
                 stable=instances[Cohort.STABLE],
                 canary=instances[Cohort.CANARY],
             )
+
+    async def _routable(self, admission: Admission) -> MeshState:
+        """Return what the mesh does, if every stage's split could be written to it.
+
+        Raises `MeshDrift` when somebody has changed it since the last release, and `RouteInvalid`.
+        """
+        request = admission.request
+        traffic = await self._mesh.read(request.service)
+        if traffic.drift is not None:
+            raise MeshDrift(f"{traffic.drift}; set it back, or use `release rollback --break-glass`")
+        stages = request.plan.resolved_stages()
+        splits = tuple(TrafficSplit.with_canary(stage.weight) for stage in stages)
+        await self._mesh.check(request.service, splits)
+        return traffic
 
     async def _give_up(self, admission: Admission, admitted: Admitted, obeyed: Fence) -> None:
         """Free the lock of a release that the mesh would refuse every command of. Raises `StaleFence`."""
@@ -121,4 +138,12 @@ class RegistryActivities:
         """Record the outcome and free the lock."""
         with application_errors():
             await record_evidence(self._registry, command.evidence)
+            await self._tidy(command.completion)
             await self._registry.complete(command.completion)
+
+    async def _tidy(self, completion: Completion) -> None:
+        """Leave nothing of a release in the route; a mesh that refuses keeps no lock from being freed."""
+        try:
+            await self._mesh.finalise(completion.service, completion.fence)
+        except WeightshiftError as error:
+            activity.logger.warning("the route of %s was not tidied: %s", completion.service, error)

@@ -44,6 +44,10 @@ class UnknownService(InvalidInput):
     """Nothing is published for this model and environment."""
 
 
+class RouteInvalid(InvalidInput):
+    """The mesh's route is missing, or does not name both cohorts exactly once."""
+
+
 class NoCanaryCapacity(InvalidInput):
     """No canary instance reports to the registry, so nothing could be tried."""
 
@@ -72,6 +76,10 @@ class RevisionConflict(Conflict):
 
 class StaleFence(Conflict):
     """A newer command was already accepted; this one comes too late and changed nothing."""
+
+
+class MeshDrift(Conflict):
+    """Somebody else changed the split, or its fence, since the last command."""
 
 
 class RevisionReused(Conflict):

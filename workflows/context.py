@@ -21,7 +21,7 @@ with workflow.unsafe.imports_passed_through():
         RollbackRequest,
         Step,
     )
-    from weightshift.contracts.traffic import TrafficSplit
+    from weightshift.contracts.traffic import MeshState, TrafficSplit
     from weightshift.contracts.verdict import StageVerdict
     from workflows.rollback import Position, way_back
 
@@ -58,6 +58,7 @@ class ReleaseContext:
         self.admitted: Admittance | None = None
         self.canary_revision = 0
         self._split: TrafficSplit | None = None
+        self.traffic: MeshState | None = None
         self._splits_to_tell: list[dict[str, Any]] = []
         self.stage_weight: int | None = None
         self.verdict: StageVerdict | None = None
@@ -262,6 +263,10 @@ class ReleaseContext:
             f"{self.phase}: {len(progress.instances)} instances, slowest {max(seconds, default=0):.1f} s",
             instances=[one.model_dump(mode="json") for one in progress.instances],
         )
+
+    def read_back(self, state: MeshState) -> None:
+        """Keep what the mesh says it does: for the status, and to notice when somebody else changes it."""
+        self.split, self.traffic = state.split, state
 
     def settle(self, outcome: Outcome, reason: str) -> None:
         """Record how the release ends, for callers who wait and for searches."""

@@ -45,6 +45,7 @@ async def admit(context: ReleaseContext) -> None:
         summary=f"lock {request.service}",
     )
     context.interruptible = True
+    context.traffic = context.admitted.traffic
     context.tell(f"admitted with epoch {context.admitted.epoch}")
     if context.admitted.taken_over is not None:
         await _end_split_of(context, context.admitted.taken_over)
@@ -56,10 +57,10 @@ async def _end_split_of(context: ReleaseContext, abandoned: str) -> None:
     split = TrafficSplit.all_to(Cohort.STABLE)
     state = await context.execute_to_the_end(
         CUT,
-        MeshWrite(service=context.request.service, split=split, fence=context.next_fence()),
+        MeshWrite(service=context.request.service, split=split, fence=context.next_fence(), must_happen=True),
         summary=f"end the split of release {abandoned}: stable/canary {split}",
     )
-    context.split = state.split
+    context.read_back(state)
     context.tell(f"took over from release {abandoned}, which was terminated; traffic {state.split}")
 
 
@@ -144,13 +145,15 @@ async def _check_capacity(context: ReleaseContext, stage: ResolvedStage) -> None
 
 
 async def shift(context: ReleaseContext, split: TrafficSplit) -> None:
-    """Write a split and keep what the mesh reads back."""
-    state = await context.execute(
-        SHIFT,
-        MeshWrite(service=context.request.service, split=split, fence=context.next_fence()),
-        summary=f"{context.phase}: stable/canary {split}",
+    """Write a split and keep what the mesh reads back. Fails where somebody else has changed it."""
+    command = MeshWrite(
+        service=context.request.service,
+        split=split,
+        fence=context.next_fence(),
+        expected=context.traffic,
     )
-    context.split = state.split
+    state = await context.execute(SHIFT, command, summary=f"{context.phase}: stable/canary {split}")
+    context.read_back(state)
 
 
 async def take_over(context: ReleaseContext) -> None:

@@ -158,6 +158,7 @@ class _StageObservation:
             canary_revision=context.canary_revision,
             stable_revision=stable.revision if stable else 0,
             canary=context.admittance.canary,
+            traffic=context.traffic,
             wealth=context.wealth,
             mode=self._mode,
             evidence=context.evidence,

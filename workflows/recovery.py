@@ -55,18 +55,21 @@ async def _cut(context: ReleaseContext, cohort: Cohort) -> None:
     try:
         state = await context.execute_to_the_end(
             CUT,
-            MeshWrite(service=context.request.service, split=split, fence=context.next_fence()),
+            MeshWrite(
+                service=context.request.service, split=split, fence=context.next_fence(), must_happen=True
+            ),
             summary=f"rollback: stable/canary {split}",
         )
     except ActivityError as error:
         state = await context.execute_to_the_end(
             READ_MESH, context.request.service, summary="rollback: read back what a newer command does"
         )
-        context.split = state.split
+        context.read_back(state)
         context.tell(f"traffic is {state.split} and was not moved to {cohort}: {describe(error)}")
         return
-    context.split = state.split
-    context.tell(f"read back from the mesh: stable/canary {state.split}")
+    context.read_back(state)
+    shown = "read back from the mesh" if state.confirmed else "accepted, but not shown yet by every proxy"
+    context.tell(f"{shown}: stable/canary {state.split}")
 
 
 async def _seal(context: ReleaseContext, cohort: Cohort) -> Target | None:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,13 @@ from pydantic import SecretStr
 
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.traffic import MeshState, TrafficSplit
-from weightshift.errors import MeshConfirmationTimeout, MeshUnreachable, StaleFence, UnknownService
+from weightshift.errors import (
+    MeshConfirmationTimeout,
+    MeshDrift,
+    MeshUnreachable,
+    StaleFence,
+    UnknownService,
+)
 from weightshift.local.envoy import RunningEnvoy, envoy_server
 from weightshift.local.ports import free_ports
 from weightshift.mesh.base import Mesh
@@ -62,61 +67,117 @@ async def test_a_new_service_has_everything_on_stable(mesh: Mesh) -> None:
     assert await mesh.read(SERVICE) == MeshState(split=TrafficSplit.all_to(Cohort.STABLE))
 
 
+async def apply(
+    mesh: Mesh, split: TrafficSplit, fence: Fence, expected: MeshState | None = None
+) -> MeshState:
+    """Write a split and see it on the data plane."""
+    state = await mesh.write(SERVICE, split, fence, expected=expected)
+    await mesh.confirm(SERVICE, state)
+    return state
+
+
 async def test_a_write_is_read_back_with_its_fence(mesh: Mesh) -> None:
     for sequence, weight in enumerate((5, 25, 50, 100, 0), start=1):
         expected = MeshState(split=TrafficSplit.with_canary(weight), fence=fence(sequence))
-        assert await mesh.write(SERVICE, expected.split, fence(sequence)) == expected
+        assert await apply(mesh, expected.split, fence(sequence)) == expected
         assert await mesh.read(SERVICE) == expected
 
 
+async def test_a_control_arm_and_sticky_users_are_read_back(mesh: Mesh) -> None:
+    splits = (
+        TrafficSplit.with_canary(25, sticky=True),
+        TrafficSplit.with_canary(100, mirrored=5),
+        TrafficSplit.with_canary(0),
+    )
+    for sequence, split in enumerate(splits, start=1):
+        state = await apply(mesh, split, fence(sequence))
+        assert await mesh.read(SERVICE) == state == MeshState(split=split, fence=fence(sequence))
+
+
+async def test_every_stage_can_be_checked_before_it_is_written(mesh: Mesh) -> None:
+    before = await mesh.read(SERVICE)
+    await mesh.check(SERVICE, [TrafficSplit.with_canary(5), TrafficSplit.with_canary(100, mirrored=5)])
+    assert await mesh.read(SERVICE) == before
+
+
+async def test_a_command_builds_on_what_was_read(mesh: Mesh) -> None:
+    first = await mesh.read(SERVICE)
+    second = await apply(mesh, TrafficSplit.with_canary(5), fence(1), expected=first)
+    await apply(mesh, TrafficSplit.with_canary(25), fence(2), expected=second)
+    await apply(mesh, TrafficSplit.with_canary(25), fence(2), expected=second)
+    newest = await mesh.read(SERVICE)
+    with pytest.raises(MeshDrift, match="25"):
+        await mesh.write(SERVICE, TrafficSplit.with_canary(50), fence(3), expected=second)
+    assert await mesh.read(SERVICE) == newest
+
+
+async def test_what_was_overtaken_is_not_confirmed(mesh: Mesh) -> None:
+    first = await apply(mesh, TrafficSplit.with_canary(5), fence(1))
+    await apply(mesh, TrafficSplit.with_canary(25), fence(2))
+    with pytest.raises(StaleFence, match="overtaken"):
+        await mesh.confirm(SERVICE, first)
+
+
+async def test_finalising_keeps_the_split_and_its_fence(mesh: Mesh) -> None:
+    state = await apply(mesh, TrafficSplit.with_canary(0), fence(3))
+    await mesh.finalise(SERVICE, fence(4))
+    assert (await mesh.read(SERVICE)).split == state.split
+    with pytest.raises(StaleFence):
+        await mesh.write(SERVICE, TrafficSplit.with_canary(50), fence(2))
+
+
 async def test_a_repeat_changes_nothing(mesh: Mesh) -> None:
-    first = await mesh.write(SERVICE, TrafficSplit.with_canary(25), fence(1))
-    assert await mesh.write(SERVICE, TrafficSplit.with_canary(25), fence(1)) == first
+    first = await apply(mesh, TrafficSplit.with_canary(25), fence(1))
+    assert await apply(mesh, TrafficSplit.with_canary(25), fence(1)) == first
     assert await mesh.read(SERVICE) == first
 
 
 @pytest.mark.parametrize("older", [fence(4, epoch=2), fence(9, epoch=1)])
 async def test_an_older_fence_is_refused_and_changes_nothing(mesh: Mesh, older: Fence) -> None:
-    newest = await mesh.write(SERVICE, TrafficSplit.with_canary(0), fence(5, epoch=2))
+    newest = await apply(mesh, TrafficSplit.with_canary(0), fence(5, epoch=2))
     with pytest.raises(StaleFence, match=r"2\.5"):
-        await mesh.write(SERVICE, TrafficSplit.with_canary(50), older)
+        await apply(mesh, TrafficSplit.with_canary(50), older)
     assert await mesh.read(SERVICE) == newest
 
 
 async def test_one_fence_never_orders_two_splits(mesh: Mesh) -> None:
-    newest = await mesh.write(SERVICE, TrafficSplit.with_canary(25), fence(1))
+    newest = await apply(mesh, TrafficSplit.with_canary(25), fence(1))
     with pytest.raises(StaleFence, match="75/25"):
-        await mesh.write(SERVICE, TrafficSplit.with_canary(50), fence(1))
+        await apply(mesh, TrafficSplit.with_canary(50), fence(1))
     assert await mesh.read(SERVICE) == newest
 
 
 async def test_the_newest_of_concurrent_commands_wins(mesh: Mesh) -> None:
     commands = [(TrafficSplit.with_canary(weight), fence(weight)) for weight in range(1, 41)]
-    outcomes = await asyncio.gather(
-        *(mesh.write(SERVICE, *command) for command in commands), return_exceptions=True
-    )
+    outcomes = await asyncio.gather(*(apply(mesh, *command) for command in commands), return_exceptions=True)
     assert isinstance(outcomes[-1], MeshState)
     assert all(isinstance(outcome, MeshState | StaleFence) for outcome in outcomes)
     assert await mesh.read(SERVICE) == MeshState(split=TrafficSplit.with_canary(40), fence=fence(40))
 
 
-async def test_the_memory_mesh_fails_lags_and_stalls_when_told() -> None:
-    mesh = MemoryMesh(lag=timedelta(milliseconds=1))
+async def test_the_memory_mesh_fails_stalls_and_is_edited_when_told() -> None:
+    mesh = MemoryMesh()
     mesh.failure = MeshUnreachable()
     with pytest.raises(MeshUnreachable):
         await mesh.write(SERVICE, TrafficSplit.with_canary(5), fence(1))
     mesh.failure, mesh.follows = None, False
+    state = await mesh.write(SERVICE, TrafficSplit.with_canary(5), fence(1))
     with pytest.raises(MeshConfirmationTimeout):
-        await mesh.write(SERVICE, TrafficSplit.with_canary(5), fence(1))
+        await mesh.confirm(SERVICE, state)
     assert (await mesh.read(SERVICE)).split.canary == 0
     mesh.follows = True
-    assert (await mesh.write(SERVICE, TrafficSplit.with_canary(5), fence(1))).split.canary == 5
-    assert [command for _, *command in mesh.writes] == [[TrafficSplit.with_canary(5), fence(1)]]
+    await mesh.confirm(SERVICE, state)
+    assert await mesh.read(SERVICE) == state
+    mesh.edit(SERVICE, TrafficSplit.with_canary(90))
+    with pytest.raises(MeshDrift, match="10/90"):
+        await mesh.write(SERVICE, TrafficSplit.with_canary(25), fence(2), expected=state)
+    assert await apply(mesh, TrafficSplit.with_canary(0), fence(3)) == await mesh.read(SERVICE)
+    assert [str(split) for _, split, _ in mesh.writes] == ["95/5", "100/0"]
 
 
 async def test_the_fence_survives_agent_and_envoy(envoy: RunningEnvoy) -> None:
     mesh = adapter(envoy)
-    newest = await mesh.write(SERVICE, TrafficSplit.with_canary(25), fence(7))
+    newest = await apply(mesh, TrafficSplit.with_canary(25), fence(7))
     for process in (envoy.agent, envoy.envoy):
         await process.kill()
         await process.start()
@@ -128,15 +189,15 @@ async def test_the_fence_survives_agent_and_envoy(envoy: RunningEnvoy) -> None:
 
 async def test_without_envoy_a_command_is_kept_and_shown_after_its_return(envoy: RunningEnvoy) -> None:
     mesh = adapter(envoy, confirm_timeout=0.2)
-    await mesh.write(SERVICE, TrafficSplit.with_canary(50), fence(1))
+    await apply(mesh, TrafficSplit.with_canary(50), fence(1))
     await envoy.envoy.kill()
     with pytest.raises(MeshUnreachable):
         await mesh.read(SERVICE)
     with pytest.raises(MeshConfirmationTimeout, match="check that it runs"):
-        await mesh.write(SERVICE, TrafficSplit.with_canary(0), fence(2))
+        await apply(mesh, TrafficSplit.with_canary(0), fence(2))
     await envoy.envoy.start()
     assert await mesh.read(SERVICE) == MeshState(split=TrafficSplit.with_canary(0), fence=fence(2))
-    assert (await mesh.write(SERVICE, TrafficSplit.with_canary(0), fence(2))).split.is_terminal
+    assert (await apply(mesh, TrafficSplit.with_canary(0), fence(2))).split.is_terminal
     await mesh.aclose()
 
 

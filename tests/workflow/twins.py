@@ -126,6 +126,8 @@ class CountingMesh(MemoryMesh):
 
     attempts = 0
 
-    async def write(self, service: Service, split: TrafficSplit, fence: Fence) -> MeshState:
+    async def write(
+        self, service: Service, split: TrafficSplit, fence: Fence, *, expected: MeshState | None = None
+    ) -> MeshState:
         self.attempts += 1
-        return await super().write(service, split, fence)
+        return await super().write(service, split, fence, expected=expected)

@@ -99,6 +99,7 @@ async def _break_glass(context: Context) -> int:
         before = await mesh.read(context.service)
         epoch = before.fence.epoch if before.fence else 0
         after = await mesh.write(context.service, TrafficSplit.all_to(Cohort.STABLE), Fence.above_all(epoch))
+        await mesh.confirm(context.service, after)
     finally:
         await mesh.aclose()
     context.output.result(

@@ -13,7 +13,7 @@ from weightshift.contracts.instance import CandidatePhase
 from weightshift.contracts.plan import ResolvedStage
 from weightshift.contracts.release import Completion
 from weightshift.contracts.target import Publication, Targets
-from weightshift.contracts.traffic import TrafficSplit
+from weightshift.contracts.traffic import MeshState, TrafficSplit
 from weightshift.contracts.verdict import StageVerdict
 
 
@@ -29,13 +29,14 @@ class Admittance(Message):
 
     `first` is True while no release of the service was ever promoted: there is no way back then.
     `taken_over` names the release whose lock was taken because its workflow had ended without freeing it;
-    its traffic split has to be brought to an end first.
+    its traffic split has to be brought to an end first. `traffic` is what the mesh did at admission.
     """
 
     epoch: int
     targets: Targets
     first: bool
     taken_over: str | None = None
+    traffic: MeshState | None = None
     stable: tuple[InstanceRef, ...] = ()
     canary: tuple[InstanceRef, ...] = ()
 
@@ -86,11 +87,17 @@ class Capacity(Message):
 
 
 class MeshWrite(Message):
-    """Set a split; refused when a newer fence was seen."""
+    """Set a split; refused when a newer fence was seen, and when the mesh does not do what is `expected`.
+
+    With `must_happen`, as for a rollback, every refusal but that of a newer command is tried again, and a
+    data plane that does not show the split in time is not waited for without end.
+    """
 
     service: Service
     split: TrafficSplit
     fence: Fence
+    expected: MeshState | None = None
+    must_happen: bool = False
 
 
 class CarriedWealth(Message):
@@ -113,7 +120,10 @@ class ObserveMode(StrEnum):
 
 
 class Observation(Message):
-    """Judge one stage from its start, every interval, until the outcome is known."""
+    """Judge one stage from its start, every interval, until the outcome is known.
+
+    `traffic` is what the mesh was read back to do; a stage under which somebody changes it is lost.
+    """
 
     release_id: str
     service: Service
@@ -123,6 +133,7 @@ class Observation(Message):
     canary_revision: int
     stable_revision: int
     canary: tuple[InstanceRef, ...]
+    traffic: MeshState | None = None
     wealth: dict[str, CarriedWealth] = Field(default_factory=dict)
     mode: ObserveMode = ObserveMode.WINDOW
     evidence: tuple[Evidence, ...] = ()

@@ -9,7 +9,7 @@ from pydantic import SecretStr, ValidationError
 from weightshift.contracts.identity import Fence, Service
 from weightshift.contracts.traffic import MeshState, TrafficSplit
 from weightshift.errors import MeshUnreachable, StaleFence, WeightshiftError
-from weightshift.mesh.wire import ERROR_OF, Failure, SplitCommand
+from weightshift.mesh.wire import ERROR_OF, Confirmation, Failure, SplitCommand
 
 
 class EnvoyMesh:
@@ -39,23 +39,45 @@ class EnvoyMesh:
 
         Raises `MeshUnreachable`, also when the Envoys differ; `UnknownService`.
         """
-        states = await self._ask_all("GET", service, None)
+        states = await self._ask_all("GET", service)
         if any(state != states[0] for state in states):
             raise MeshUnreachable(f"the Envoys of {service} show different splits; write the split again")
         return states[0]
 
-    async def write(self, service: Service, split: TrafficSplit, fence: Fence) -> MeshState:
-        """Set the split everywhere and return the read-back.
+    async def check(self, service: Service, splits: Sequence[TrafficSplit]) -> None:
+        """See that every agent and its Envoy answers for this service: they can do any split.
 
-        Raises `StaleFence`, `MeshConfirmationTimeout`, `MeshUnreachable`, `UnknownService`.
+        Raises `MeshUnreachable`, `UnknownService`.
         """
-        command = SplitCommand(split=split, fence=fence, confirm_timeout=self._confirm_timeout)
-        states = await self._ask_all("PUT", service, command.model_dump_json())
-        return states[0]
+        await self._ask_all("GET", service)
 
-    async def _ask_all(self, method: str, service: Service, body: str | None) -> list[MeshState]:
+    async def write(
+        self, service: Service, split: TrafficSplit, fence: Fence, *, expected: MeshState | None = None
+    ) -> MeshState:
+        """Have every agent accept the split, and return it.
+
+        Raises `StaleFence`, `MeshDrift`, `MeshUnreachable`, `UnknownService`.
+        """
+        command = SplitCommand(split=split, fence=fence, expected=expected)
+        return (await self._ask_all("PUT", service, body=command.model_dump_json()))[0]
+
+    async def confirm(self, service: Service, state: MeshState) -> None:
+        """Return when every Envoy's own dump shows the state.
+
+        Raises `StaleFence`, `MeshConfirmationTimeout`, `MeshUnreachable`.
+        """
+        confirmation = Confirmation(state=state, timeout=self._confirm_timeout)
+        await self._ask_all("POST", service, action="/confirm", body=confirmation.model_dump_json())
+
+    async def finalise(self, service: Service, fence: Fence) -> None:
+        """Nothing to take away: the route file holds the split and its fence alone."""
+
+    async def _ask_all(
+        self, method: str, service: Service, *, action: str = "", body: str | None = None
+    ) -> list[MeshState]:
+        path = f"/v1/split/{service.environment}/{service.model}{action}"
         answers = await asyncio.gather(
-            *(self._ask(method, url, service, body) for url in self._agent_urls), return_exceptions=True
+            *(self._ask(method, url, path, body) for url in self._agent_urls), return_exceptions=True
         )
         errors = [answer for answer in answers if isinstance(answer, BaseException)]
         if errors:
@@ -63,10 +85,9 @@ class EnvoyMesh:
             raise next((error for error in errors if isinstance(error, StaleFence)), errors[0])
         return [answer for answer in answers if isinstance(answer, MeshState)]
 
-    async def _ask(self, method: str, agent_url: str, service: Service, body: str | None) -> MeshState:
-        url = f"{agent_url}/v1/split/{service.environment}/{service.model}"
+    async def _ask(self, method: str, agent_url: str, path: str, body: str | None) -> MeshState:
         try:
-            response = await self._client.request(method, url, content=body)
+            response = await self._client.request(method, f"{agent_url}{path}", content=body)
             if response.is_success:
                 return MeshState.model_validate_json(response.content)
         except (httpx.HTTPError, ValidationError) as error:

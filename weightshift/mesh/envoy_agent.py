@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 import uvicorn
@@ -16,21 +17,23 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from weightshift.contracts.base import Name
+from weightshift.contracts.base import Name, describe_problems
 from weightshift.contracts.identity import Service
 from weightshift.contracts.traffic import MeshState
 from weightshift.errors import (
     InvalidInput,
     MeshConfirmationTimeout,
     MeshUnreachable,
-    StaleFence,
     Unauthorised,
     UnknownService,
     WeightshiftError,
 )
 from weightshift.mesh.envoy_config import parse_config_dump
+from weightshift.mesh.fencing import require_confirmed
 from weightshift.mesh.route_file import RouteFile
-from weightshift.mesh.wire import STATUS_OF, Failure, SplitCommand
+from weightshift.mesh.wire import STATUS_OF, Confirmation, Failure, SplitCommand
+
+Body = TypeVar("Body", SplitCommand, Confirmation)
 
 _MAX_BODY_BYTES = 4_096
 _POLL_INTERVAL = 0.002
@@ -74,37 +77,33 @@ class Agent:
         return parse_config_dump(content)
 
     async def write(self, command: SplitCommand) -> MeshState:
-        """Accept a command and wait until Envoy shows it.
+        """Accept a command into the route file. Raises `StaleFence`, `MeshDrift`."""
+        await asyncio.to_thread(self._route_file.accept, command.state, expected=command.expected)
+        return command.state
 
-        Raises `StaleFence`, also when a newer command overtakes it, and `MeshConfirmationTimeout`.
+    async def confirm(self, confirmation: Confirmation) -> MeshState:
+        """Wait until Envoy shows a state.
+
+        Raises `StaleFence` when it shows a newer one, and `MeshConfirmationTimeout`.
         """
-        await asyncio.to_thread(self._route_file.accept, command.state)
-        reason = "it shows an older one"
+        state, reason = confirmation.state, "it shows an older one"
         try:
-            async with asyncio.timeout(command.confirm_timeout):
+            async with asyncio.timeout(confirmation.timeout):
                 while True:
                     try:
-                        if _confirms(await self.read(), command):
-                            return command.state
+                        if require_confirmed(await self.read(), state):
+                            return state
                     except MeshUnreachable as error:
                         reason = str(error)
                     await asyncio.sleep(_POLL_INTERVAL)
         except TimeoutError:
             raise MeshConfirmationTimeout(
-                f"Envoy does not show {command.split} after {command.confirm_timeout:g} s: {reason}"
+                f"Envoy does not show {state} after {confirmation.timeout:g} s: {reason}"
             ) from None
 
 
-def _confirms(shown: MeshState, command: SplitCommand) -> bool:
-    if shown.fence is not None and command.fence < shown.fence:
-        raise StaleFence(
-            f"fence {command.fence} was overtaken by {shown.fence}; read the mesh and decide again"
-        )
-    return shown == command.state
-
-
 def create_app(settings: AgentSettings) -> Starlette:
-    """Build the HTTP service: `GET` and `PUT /v1/split/{environment}/{model}`, and `GET /healthz`."""
+    """Build the HTTP service: `/v1/split/{environment}/{model}`, its `confirm`, and `/healthz`."""
     service = Service(model=settings.model, environment=settings.environment)
     route_file = RouteFile(path=settings.route_file)
 
@@ -122,12 +121,17 @@ def create_app(settings: AgentSettings) -> Starlette:
         _require_token(request, settings.token)
         agent = _agent_for(request)
         if request.method == "PUT":
-            return _answer(await agent.write(await _command(request)))
+            return _answer(await agent.write(await _body(request, SplitCommand)))
         return _answer(await agent.read())
+
+    async def confirm(request: Request) -> Response:
+        _require_token(request, settings.token)
+        return _answer(await _agent_for(request).confirm(await _body(request, Confirmation)))
 
     return Starlette(
         routes=[
             Route("/v1/split/{environment}/{model}", split, methods=["GET", "PUT"]),
+            Route("/v1/split/{environment}/{model}/confirm", confirm, methods=["POST"]),
             Route("/healthz", lambda _: PlainTextResponse("ok")),
         ],
         exception_handlers={WeightshiftError: _failure},
@@ -151,18 +155,16 @@ def _agent_for(request: Request) -> Agent:
     return agent
 
 
-async def _command(request: Request) -> SplitCommand:
+async def _body(request: Request, kind: type[Body]) -> Body:
     body = b""
     async for chunk in request.stream():
         body += chunk
         if len(body) > _MAX_BODY_BYTES:
-            raise InvalidInput(f"body: longer than {_MAX_BODY_BYTES} bytes; send one split command")
+            raise InvalidInput(f"body: longer than {_MAX_BODY_BYTES} bytes; send one {kind.__name__}")
     try:
-        return SplitCommand.model_validate_json(body)
+        return kind.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "body"
-        raise InvalidInput(f"{field}: {first['msg']}; correct the split command") from error
+        raise InvalidInput(f"{describe_problems(error)}; correct the {kind.__name__}") from error
 
 
 def _answer(state: MeshState) -> Response:

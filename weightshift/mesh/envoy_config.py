@@ -29,7 +29,7 @@ def route_configuration(state: MeshState) -> dict[str, Any]:
     return {
         "@type": _ROUTE_TYPE,
         "name": ROUTE_NAME,
-        "metadata": {"filter_metadata": {_METADATA: _fence_fields(state.fence)}},
+        "metadata": {"filter_metadata": {_METADATA: _command_fields(state)}},
         "virtual_hosts": [{"name": ROUTE_NAME, "domains": ["*"], "routes": [_route(state.split)]}],
     }
 
@@ -60,9 +60,14 @@ def parse_route_configuration(content: dict[str, Any]) -> MeshState:
         (route,) = content["virtual_hosts"][0]["routes"]
         clusters = route["route"]["weighted_clusters"]["clusters"]
         weights = {cluster["name"]: int(cluster.get("weight", 0)) for cluster in clusters}
-        split = TrafficSplit(stable=weights[Cohort.STABLE], canary=weights[Cohort.CANARY])
         fields = content.get("metadata", {}).get("filter_metadata", {}).get(_METADATA, {})
-        return MeshState(split=split, fence=Fence.model_validate(fields) if fields else None)
+        split = TrafficSplit(
+            stable=weights[Cohort.STABLE],
+            canary=weights[Cohort.CANARY],
+            mirrored=_mirrored(route["route"]),
+            sticky=bool(fields.get("sticky", False)),
+        )
+        return MeshState(split=split, fence=Fence.model_validate(fields) if "epoch" in fields else None)
     except (KeyError, IndexError, ValueError, TypeError) as error:
         raise MeshUnreachable(f"Envoy's route is not one of ours ({error}); write the split again") from error
 
@@ -76,8 +81,20 @@ def parse_config_dump(content: dict[str, Any]) -> MeshState:
     raise MeshUnreachable("Envoy has no route yet; wait until it has read its route file")
 
 
-def _fence_fields(fence: Fence | None) -> dict[str, int]:
-    return {} if fence is None else {"epoch": fence.epoch, "sequence": fence.sequence}
+def _command_fields(state: MeshState) -> dict[str, int | bool]:
+    sticky = {"sticky": True} if state.split.sticky else {}
+    if state.fence is None:
+        return {**sticky}
+    return {"epoch": state.fence.epoch, "sequence": state.fence.sequence, **sticky}
+
+
+def _mirrored(route: dict[str, Any]) -> int:
+    """Return the percentage that is copied to stable; Envoy leaves a numerator of zero out."""
+    policies = route.get("request_mirror_policies", [])
+    for policy in policies:
+        if policy["cluster"] == Cohort.STABLE.value:
+            return int(policy["runtime_fraction"]["default_value"].get("numerator", 0))
+    return 0
 
 
 def _route(split: TrafficSplit) -> dict[str, Any]:
@@ -95,8 +112,17 @@ def _route(split: TrafficSplit) -> dict[str, Any]:
             },
             "hash_policy": [{"header": {"header_name": USER_HEADER}}],
             "retry_policy": _retry_policy(),
+            **_mirror(split),
         },
     }
+
+
+def _mirror(split: TrafficSplit) -> dict[str, Any]:
+    """Copy a share of the requests to stable; Envoy sends the copies and forgets them."""
+    if not split.mirrored:
+        return {}
+    share = {"default_value": {"numerator": split.mirrored, "denominator": "HUNDRED"}}
+    return {"request_mirror_policies": [{"cluster": Cohort.STABLE.value, "runtime_fraction": share}]}
 
 
 def _retry_policy() -> dict[str, Any]:

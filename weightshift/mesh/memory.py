@@ -1,12 +1,11 @@
 """A mesh in memory: the twin that tests and demonstrations use in place of a real one."""
 
-import asyncio
-from datetime import timedelta
+from collections.abc import Sequence
 
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.traffic import MeshState, TrafficSplit
 from weightshift.errors import MeshConfirmationTimeout, WeightshiftError
-from weightshift.mesh.fencing import require_current
+from weightshift.mesh.fencing import require_confirmed, require_current, require_expected
 
 _INITIAL = MeshState(split=TrafficSplit.all_to(Cohort.STABLE))
 
@@ -15,15 +14,13 @@ class MemoryMesh:
     """Fenced like a real mesh. A service never written to has everything on stable.
 
     `writes` holds every accepted write, oldest first. `failure` is raised by every call while set,
-    before anything changes. While `follows` is false, writes are accepted but never shown. `lag`
-    passes before a write shows.
+    before anything changes. While `follows` is false, writes are accepted but never shown.
     """
 
-    def __init__(self, *, lag: timedelta = timedelta(0)) -> None:
+    def __init__(self) -> None:
         self.writes: list[tuple[Service, TrafficSplit, Fence]] = []
         self.failure: WeightshiftError | None = None
         self.follows = True
-        self.lag = lag
         self._accepted: dict[Service, MeshState] = {}
         self._shown: dict[Service, MeshState] = {}
 
@@ -32,24 +29,44 @@ class MemoryMesh:
         self._fail_if_told()
         return self._shown.get(service, _INITIAL)
 
-    async def write(self, service: Service, split: TrafficSplit, fence: Fence) -> MeshState:
-        """Set the split and return the read-back.
+    async def check(self, service: Service, splits: Sequence[TrafficSplit]) -> None:
+        """Accept every split. Raises `failure`."""
+        self._fail_if_told()
 
-        Raises `StaleFence`, `MeshConfirmationTimeout` while `follows` is false, and `failure`.
-        """
+    async def write(
+        self, service: Service, split: TrafficSplit, fence: Fence, *, expected: MeshState | None = None
+    ) -> MeshState:
+        """Accept a split. Raises `StaleFence`, `MeshDrift`, and `failure`."""
         self._fail_if_told()
         command = MeshState(split=split, fence=fence)
-        require_current(self._accepted.get(service, _INITIAL), command)
-        if self._accepted.get(service) != command:
+        accepted = self._accepted.get(service, _INITIAL)
+        require_current(accepted, command)
+        require_expected(accepted, command, expected)
+        if accepted != command:
             self._accepted[service] = command
             self.writes.append((service, split, fence))
-        await asyncio.sleep(self.lag.total_seconds())
-        if not self.follows:
-            raise MeshConfirmationTimeout(f"the mesh does not show {split} at fence {fence}; write it again")
-        # A newer command may have been accepted during the lag; an older one never shows after it.
+        if self.follows:
+            self._shown[service] = command
+        return command
+
+    async def confirm(self, service: Service, state: MeshState) -> None:
+        """Raises `MeshConfirmationTimeout` while `follows` is false, `StaleFence`, and `failure`."""
+        self._fail_if_told()
+        if self.follows:
+            self._shown[service] = self._accepted.get(service, _INITIAL)
+        if not require_confirmed(self._shown.get(service, _INITIAL), state):
+            raise MeshConfirmationTimeout(f"the mesh does not show {state}; write it again")
+
+    async def finalise(self, service: Service, fence: Fence) -> None:
+        """Nothing but the split is ever kept. Raises `failure`."""
+        self._fail_if_told()
+
+    def edit(self, service: Service, split: TrafficSplit) -> None:
+        """Change the split the way somebody would who knows nothing of fences."""
+        fence = self._accepted.get(service, _INITIAL).fence
+        drift = f"the weights are {split}, which no command of ours has set"
+        self._accepted[service] = MeshState(split=split, fence=fence, drift=drift)
         self._shown[service] = self._accepted[service]
-        require_current(self._shown[service], command)
-        return self._shown[service]
 
     def _fail_if_told(self) -> None:
         if self.failure is not None:

@@ -11,7 +11,7 @@ from weightshift.contracts.identity import Cohort
 from weightshift.contracts.traffic import MeshState, TrafficSplit
 from weightshift.errors import MeshUnreachable
 from weightshift.mesh.envoy_config import parse_route_file, route_file
-from weightshift.mesh.fencing import require_current
+from weightshift.mesh.fencing import require_current, require_expected
 
 
 class RouteFile:
@@ -61,13 +61,16 @@ class RouteFile:
                 f"{self._path} cannot be read ({error}); remove it and start again"
             ) from error
 
-    def accept(self, command: MeshState) -> None:
-        """Write a command, unless a newer one was accepted. Raises `StaleFence`.
+    def accept(self, command: MeshState, *, expected: MeshState | None = None) -> None:
+        """Write a command, unless a newer one was accepted or the file is not as expected.
 
         A repeat writes the same bytes again: harmless, and it wakes an Envoy that missed the first.
+        Raises `StaleFence`, `MeshDrift`.
         """
         with self._lock:
-            require_current(self.accepted(), command)
+            accepted = self.accepted()
+            require_current(accepted, command)
+            require_expected(accepted, command, expected)
             self._replace(command)
 
     def _replace(self, state: MeshState) -> None:

@@ -8,6 +8,7 @@ from weightshift.contracts.traffic import MeshState, TrafficSplit
 from weightshift.errors import (
     InvalidInput,
     MeshConfirmationTimeout,
+    MeshDrift,
     MeshUnreachable,
     StaleFence,
     Unauthorised,
@@ -22,6 +23,7 @@ STATUS_OF: dict[type[WeightshiftError], int] = {
     Unauthorised: 401,
     UnknownService: 404,
     StaleFence: 409,
+    MeshDrift: 412,
     MeshUnreachable: 503,
     MeshConfirmationTimeout: 504,
 }
@@ -29,16 +31,23 @@ ERROR_OF = {kind.__name__: kind for kind in STATUS_OF}
 
 
 class SplitCommand(Message):
-    """Set a split. The answer waits up to `confirm_timeout` seconds for the data plane to show it."""
+    """Set a split, where the mesh still does what is `expected`; without one, whatever it does."""
 
     split: TrafficSplit
     fence: Fence
-    confirm_timeout: float = Field(gt=0, le=MAX_CONFIRM_TIMEOUT)
+    expected: MeshState | None = None
 
     @property
     def state(self) -> MeshState:
         """What the mesh shows once it has followed."""
         return MeshState(split=self.split, fence=self.fence)
+
+
+class Confirmation(Message):
+    """Wait until the data plane shows a state, for up to `timeout` seconds."""
+
+    state: MeshState
+    timeout: float = Field(gt=0, le=MAX_CONFIRM_TIMEOUT)
 
 
 class Failure(Message):

@@ -12,7 +12,8 @@ from weightshift.mesh.envoy_config import parse_config_dump, parse_route_file, r
 
 states = st.builds(
     MeshState,
-    split=st.integers(0, 100).map(TrafficSplit.with_canary),
+    split=st.builds(TrafficSplit.with_canary, st.integers(0, 100), sticky=st.booleans())
+    | st.builds(TrafficSplit.with_canary, st.just(100), mirrored=st.integers(1, 100)),
     fence=st.none() | st.builds(Fence, epoch=st.integers(0, 10**9), sequence=st.integers(0, 10**9)),
 )
 

@@ -1,0 +1,73 @@
+"""Somebody else edits the split while a release runs, or between two."""
+
+import pytest
+
+from tests.workflow.harness import Harness
+from weightshift.contracts.identity import Cohort
+from weightshift.contracts.release import Outcome, RollbackRequest
+from weightshift.contracts.traffic import TrafficSplit
+from weightshift.errors import MeshDrift, RouteInvalid
+
+
+async def test_a_foreign_edit_stops_the_release_and_is_overridden_by_its_rollback(harness: Harness) -> None:
+    harness.observations.blocked.add(5)
+    await harness.start("v42")
+    await harness.until_judging(5)
+    harness.mesh.edit(harness.service, TrafficSplit.with_canary(90))
+    harness.observations.blocked.clear()
+    result = await harness.result()
+    assert result.outcome is Outcome.ROLLED_BACK
+    assert "MeshDrift" in result.reason
+    assert "10/90" in result.reason
+    assert harness.splits()[-2:] == ["95/5", "100/0"]
+    assert await harness.serves(Cohort.CANARY, "v41")
+
+
+async def test_a_foreign_edit_between_releases_is_refused_before_anything_is_published(
+    harness: Harness,
+) -> None:
+    harness.mesh.edit(harness.service, TrafficSplit.with_canary(50))
+    await harness.start("v42")
+    with pytest.raises(MeshDrift, match="50/50"):
+        await harness.client.wait(harness.service, on_status=lambda status: None)
+    assert await harness.serves(Cohort.CANARY, "v41")
+    assert not any(release.outcome is None for release in await harness.registry.releases(harness.service))
+
+
+async def test_a_missing_route_is_refused_before_anything_is_published(harness: Harness) -> None:
+    harness.mesh.failure = RouteInvalid("no route named weightshift; add one")
+    await harness.start("v42")
+    with pytest.raises(RouteInvalid, match="add one"):
+        await harness.client.wait(harness.service, on_status=lambda status: None)
+    assert await harness.serves(Cohort.CANARY, "v41")
+
+
+async def test_a_route_that_vanishes_keeps_a_rollback_trying(harness: Harness) -> None:
+    harness.observations.blocked.add(25)
+    await harness.start("v42")
+    await harness.until_judging(25)
+    harness.mesh.failure = RouteInvalid()
+    await harness.client.signal_rollback(harness.service, RollbackRequest())
+    before = harness.mesh.attempts
+
+    async def retried() -> bool:
+        return harness.mesh.attempts >= before + 3
+
+    await harness.until(retried)
+    harness.mesh.failure = None
+    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+    assert harness.splits()[-1] == "100/0"
+
+
+async def test_a_rollback_goes_on_when_the_data_plane_does_not_follow(harness: Harness) -> None:
+    harness.observations.blocked.add(25)
+    await harness.start("v42")
+    await harness.until_judging(25)
+    harness.mesh.follows = False
+    await harness.client.signal_rollback(harness.service, RollbackRequest())
+    result = await harness.result()
+    assert result.outcome is Outcome.ROLLED_BACK
+    assert harness.splits()[-1] == "100/0"
+    assert await harness.serves(Cohort.CANARY, "v41"), "sealed all the same"
+    rows = await harness.registry.audit(harness.service, release_id=result.release_id)
+    assert any("not shown yet by every proxy" in row.summary for row in rows)
