@@ -15,6 +15,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.worker import Worker, WorkerDeploymentConfig
 
+from activities.approvals import ApprovalActivities
 from activities.fleet import FleetActivities
 from activities.mesh import MeshActivities
 from activities.metrics import MetricsActivities
@@ -79,13 +80,15 @@ def build_workers(
     reader: MetricsReader,
     lost_after: timedelta,
     settings: WorkerSettings,
+    operator_may_approve: bool = False,
     task_queue: str = CONTROL_QUEUE,
 ) -> tuple[Worker, Worker]:
     """Return the control worker, and the mesh worker with slots of its own."""
     fleet = FleetActivities(
         registry=registry, lost_after=lost_after, poll=timedelta(seconds=settings.fleet_poll)
     )
-    admission = RegistryActivities(registry=registry, mesh=mesh, lost_after=lost_after)
+    approvals = ApprovalActivities(registry=registry, operator_may_approve=operator_may_approve)
+    admission = RegistryActivities(registry=registry, mesh=mesh, approvals=approvals, lost_after=lost_after)
     metrics = MetricsActivities(reader=reader, registry=registry, mesh=mesh, lost_after=lost_after)
     control = Worker(
         client,
@@ -93,6 +96,7 @@ def build_workers(
         workflows=[ReleaseWorkflow],
         activities=[
             admission.admit,
+            approvals.check,
             admission.publish,
             admission.complete,
             fleet.download,
@@ -154,6 +158,7 @@ async def main() -> None:
             reader=PrometheusReader(settings=MetricsSettings()),
             lost_after=timedelta(seconds=registry_settings.lost_after),
             settings=settings,
+            operator_may_approve=registry_settings.pusher_may_approve,
         )
         for worker in workers:
             await stack.enter_async_context(worker)

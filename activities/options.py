@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from temporalio.common import RetryPolicy
 
+from weightshift.contracts.approval import ApprovalCheck, CheckedApprovals
 from weightshift.contracts.commands import (
     Admittance,
     Capacity,
@@ -72,6 +73,9 @@ class Call(Generic[Argument, Answer]):
 ADMIT = Call[Admission, Admittance]("registry.admit", Admittance)
 PUBLISH = Call[PublishCommand, Target]("registry.publish", Target)
 SEAL = Call[PublishCommand, Target]("registry.publish", Target, give_up_after=None)
+CHECK_APPROVALS = Call[ApprovalCheck, CheckedApprovals](
+    "registry.check_approvals", CheckedApprovals, give_up_after=timedelta(seconds=15)
+)
 COMPLETE = Call[CompleteCommand, None]("registry.complete", type(None), give_up_after=None)
 
 

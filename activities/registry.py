@@ -6,12 +6,14 @@ from temporalio import activity
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.approvals import ApprovalActivities
 from activities.evidence import record_evidence
 from activities.failures import application_errors
 from activities.options import ADMIT, COMPLETE, PUBLISH
+from weightshift.contracts.approval import ApprovalCheck
 from weightshift.contracts.commands import Admittance, CompleteCommand, InstanceRef, PublishCommand
 from weightshift.contracts.identity import Cohort, Fence, Service
-from weightshift.contracts.release import Admission, Admitted, Completion, Outcome
+from weightshift.contracts.release import Admission, Admitted, Completion, Outcome, ReleaseRequest
 from weightshift.contracts.target import Target
 from weightshift.contracts.traffic import MeshState, TrafficSplit
 from weightshift.errors import MeshDrift, NoCanaryCapacity, ReleaseActive, StaleFence, WeightshiftError
@@ -22,8 +24,11 @@ from weightshift.registry.base import Registry
 class RegistryActivities:
     """Everything a release writes to the registry; each repeat returns the first result."""
 
-    def __init__(self, *, registry: Registry, mesh: Mesh, lost_after: timedelta) -> None:
+    def __init__(
+        self, *, registry: Registry, mesh: Mesh, approvals: ApprovalActivities, lost_after: timedelta
+    ) -> None:
         self._registry = registry
+        self._approvals = approvals
         self._mesh = mesh
         self._lost_after = lost_after
 
@@ -31,7 +36,8 @@ class RegistryActivities:
     async def admit(self, admission: Admission) -> Admittance:
         """Take the release lock, also from a release whose workflow has ended without freeing it.
 
-        Raises `NoCanaryCapacity` before, and `ReleaseActive` while a running release holds the lock.
+        Raises `NoCanaryCapacity`, `UnknownApproval` and `ApprovalInvalid` before, and `ReleaseActive` while a
+        running release holds the lock.
         """
         with application_errors():
             service = admission.request.service
@@ -39,6 +45,7 @@ class RegistryActivities:
             for cohort in Cohort:
                 if not instances[cohort]:
                     raise NoCanaryCapacity(f"no {cohort} instance of {service} reports; start one first")
+            approvals = await self._approvals.checked(_check_of(admission.request))
             traffic = await self._routable(admission)
             obeyed = traffic.fence
             admitted, taken_over = await self._lock(admission)
@@ -49,6 +56,7 @@ class RegistryActivities:
                 epoch=admitted.epoch,
                 targets=admitted.targets,
                 taken_over=taken_over,
+                approvals=approvals,
                 traffic=traffic,
                 first=not any(release.outcome is Outcome.PROMOTED for release in releases),
                 stable=instances[Cohort.STABLE],
@@ -147,3 +155,12 @@ class RegistryActivities:
             await self._mesh.finalise(completion.service, completion.fence)
         except WeightshiftError as error:
             activity.logger.warning("the route of %s was not tidied: %s", completion.service, error)
+
+
+def _check_of(request: ReleaseRequest) -> ApprovalCheck:
+    return ApprovalCheck(
+        service=request.service,
+        release_id=request.release_id,
+        artifact_id=request.artifact_id,
+        approval_ids=request.approvals,
+    )

@@ -25,6 +25,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from weightshift import errors
 from weightshift.contracts.identity import Service
 from weightshift.contracts.release import (
+    GivenApproval,
+    Intervention,
     ReleaseRequest,
     ReleaseResult,
     ReleaseStatus,
@@ -42,6 +44,7 @@ ARTIFACT_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseArtifact")
 STAGE_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseStage")
 _POLL_SECONDS = 0.25
 _ANSWER_SECONDS = 30.0
+_NOBODY = Intervention()
 
 
 class ReleaseClient:
@@ -162,17 +165,21 @@ class ReleaseClient:
         """Ask for traffic back, without waiting for an answer."""
         await self._ask(service, self._handle(service).signal("rollback", rollback))
 
-    async def promote(self, service: Service) -> ReleaseStatus:
+    async def approve(self, service: Service, approval_id: str) -> ReleaseStatus:
+        """Count an approval that the registry issued. Raises `UnknownApproval`, `ApprovalInvalid`."""
+        return await self._update(service, "approve", GivenApproval(approval_id=approval_id))
+
+    async def promote(self, service: Service, by: Intervention = _NOBODY) -> ReleaseStatus:
         """Skip the rest of the current window, or of the parachute."""
-        return await self._update(service, "promote")
+        return await self._update(service, "promote", by)
 
-    async def pause(self, service: Service) -> ReleaseStatus:
+    async def pause(self, service: Service, by: Intervention = _NOBODY) -> ReleaseStatus:
         """Stay at the current stage; gates keep judging."""
-        return await self._update(service, "pause")
+        return await self._update(service, "pause", by)
 
-    async def resume(self, service: Service) -> ReleaseStatus:
+    async def resume(self, service: Service, by: Intervention = _NOBODY) -> ReleaseStatus:
         """Go on after a pause."""
-        return await self._update(service, "resume")
+        return await self._update(service, "resume", by)
 
     async def _update(self, service: Service, name: str, *arguments: object) -> ReleaseStatus:
         call: Awaitable[ReleaseStatus] = self._handle(service).execute_update(

@@ -40,6 +40,10 @@ class UnknownApproval(InvalidInput):
     """The registry has issued no such approval."""
 
 
+class ApprovalInvalid(InvalidInput):
+    """The approval does not count for this release."""
+
+
 class UnknownService(InvalidInput):
     """Nothing is published for this model and environment."""
 

@@ -20,7 +20,10 @@ class TemporalSettings(BaseSettings):
 
 
 class RegistrySettings(BaseSettings):
-    """How to reach the registry: `dsn` for the control plane, `url` and `token` for everybody else."""
+    """How to reach the registry: `dsn` for the control plane, `url` and `token` for everybody else.
+
+    `pusher_may_approve` lets whoever pushed an artifact, or asked for a release, be the only approver.
+    """
 
     model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_REGISTRY_")
 
@@ -30,6 +33,7 @@ class RegistrySettings(BaseSettings):
     pool_size: int = Field(default=10, ge=1)
     timeout: float = Field(default=5.0, gt=0)
     lost_after: float = Field(default=5.0, gt=0)
+    pusher_may_approve: bool = False
 
 
 class StoreSettings(BaseSettings):

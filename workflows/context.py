@@ -23,6 +23,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from weightshift.contracts.traffic import MeshState, TrafficSplit
     from weightshift.contracts.verdict import StageVerdict
+    from workflows.approvals import ApprovalGates
     from workflows.rollback import Position, way_back
 
 Argument = TypeVar("Argument")
@@ -34,6 +35,7 @@ VERDICT_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseVerdict")
 _PREPARING = "preparing"
 _SEARCHABLE = {
     **dict.fromkeys(ReleasePhase, _PREPARING),
+    ReleasePhase.AWAITING_APPROVAL: "awaiting-approval",
     ReleasePhase.PROMOTING: "promoting",
     ReleasePhase.RETURNING: "promoting",
     ReleasePhase.PARACHUTE: "parachute",
@@ -75,6 +77,7 @@ class ReleaseContext:
         self.interruptible = True
         self.promote_requested = False
         self.paused = False
+        self.gates: ApprovalGates | None = None
         self.steps: list[Step] = []
         self.evidence: tuple[Evidence, ...] = ()
         self._sequence = 0
@@ -236,8 +239,8 @@ class ReleaseContext:
             self._searchable = stage
             workflow.upsert_search_attributes([STAGE_ATTRIBUTE.value_set(stage)])
 
-    def tell(self, text: str, **data: Any) -> None:
-        """Add a line to the release's story and a row to its evidence."""
+    def tell(self, text: str, *, operator: str = "", **data: Any) -> None:
+        """Add a line to the release's story and a row to its evidence; `operator` is who did it, if known."""
         now = workflow.now()
         self.steps.append(Step(at=now, text=text))
         number = len(self.steps)
@@ -249,7 +252,7 @@ class ReleaseContext:
             release_id=self.request.release_id,
             operation_id=f"{self.request.release_id}:step:{number}",
             step=str(self.phase),
-            operator=self.request.operator,
+            operator=operator or self.request.operator,
             summary=text,
             data=data,
         )
@@ -288,8 +291,19 @@ class ReleaseContext:
             way_back=way_back(self.position, self.reload_seconds),
             held=self.held,
             paused=self.paused,
+            waiting_for=self._waiting_for(),
             steps=tuple(self.steps),
         )
+
+    def _waiting_for(self) -> str:
+        if self.phase is not ReleasePhase.AWAITING_APPROVAL or self.gates is None:
+            return ""
+        weight = self.gates.next_closed
+        if weight is None:
+            return ""
+        service = self.request.service
+        command = f"weightshift release approve {service.model} -e {service.environment}"
+        return f"{self.gates.waiting_for(weight)} before {weight} %: {command}"
 
     def _markdown(self) -> str:
         split = f"stable/canary **{self.split}**" if self.split else "unchanged"

@@ -10,12 +10,14 @@ with workflow.unsafe.imports_passed_through():
     from weightshift.contracts.traffic import TrafficSplit
     from workflows.context import ReleaseContext
     from workflows.forward import fleet_wait, publish, shift
+    from workflows.human_gate import pass_gate
     from workflows.rollback import Position
 
 
 async def run_first_release(context: ReleaseContext) -> None:
     """Publish to both cohorts, see both warm, and give stable the traffic."""
     context.position = Position.FIRST_RELEASE
+    await pass_gate(context, 100, None)
     artifact = context.request.artifact_id
     context.enter(ReleasePhase.PUBLISHING, f"first release: publishing {artifact} to both cohorts")
     revisions = {}

@@ -31,7 +31,8 @@ with workflow.unsafe.imports_passed_through():
     from weightshift.contracts.target import Publication, Target
     from weightshift.contracts.traffic import TrafficSplit
     from workflows.context import ReleaseContext
-    from workflows.observe import StageBreached, observe_stage
+    from workflows.human_gate import open_gates, pass_gate
+    from workflows.observe import StageBreached, StageObservation, observe_stage
     from workflows.rollback import Position
 
 
@@ -47,6 +48,7 @@ async def admit(context: ReleaseContext) -> None:
     context.interruptible = True
     context.traffic = context.admitted.traffic
     context.tell(f"admitted with epoch {context.admitted.epoch}")
+    open_gates(context)
     if context.admitted.taken_over is not None:
         await _end_split_of(context, context.admitted.taken_over)
     context.checkpoint()
@@ -117,8 +119,9 @@ async def prepare_canary(context: ReleaseContext) -> None:
 
 async def shift_traffic(context: ReleaseContext) -> None:
     """Raise the canary's share stage by stage, each only after the one before was judged healthy."""
+    before: StageObservation | None = None
     for stage in context.request.plan.resolved_stages():
-        await context.wait(lambda: not context.paused)
+        await pass_gate(context, stage.weight, before)
         await _check_capacity(context, stage)
         context.position = Position.CANARY_SERVING
         context.promote_requested = False
@@ -126,7 +129,7 @@ async def shift_traffic(context: ReleaseContext) -> None:
         context.stage_weight = stage.weight
         context.enter(ReleasePhase.OBSERVING, f"shifting {stage.weight} % to canary")
         await shift(context, TrafficSplit.with_canary(stage.weight))
-        await observe_stage(context, stage)
+        before = await observe_stage(context, stage)
 
 
 async def _check_capacity(context: ReleaseContext, stage: ResolvedStage) -> None:

@@ -23,18 +23,21 @@ class StageBreached(Exception):
     """The canary must not go on; the message says why."""
 
 
-async def observe_stage(context: ReleaseContext, stage: ResolvedStage) -> None:
+async def observe_stage(context: ReleaseContext, stage: ResolvedStage) -> "StageObservation":
     """Return when the stage was judged healthy, its window is over and nothing holds it.
 
-    Raises `StageBreached`, and `Interrupted` when a rollback is requested.
+    The observation can go on with `watch`. Raises `StageBreached`, and `Interrupted` when a rollback is
+    requested.
     """
-    if not stage.max_window:
+    observation = StageObservation(context, stage)
+    if stage.max_window:
+        await observation.run()
+    else:
         context.tell(f"{stage.weight} %: not judged, its window has no length")
-        return
-    await _StageObservation(context, stage).run()
+    return observation
 
 
-class _StageObservation:
+class StageObservation:
     """What one stage's observation needs to know between its judgements."""
 
     def __init__(self, context: ReleaseContext, stage: ResolvedStage) -> None:
@@ -43,22 +46,32 @@ class _StageObservation:
         self._started_at = workflow.now()
         self._mode = ObserveMode.WINDOW
         self._paused_for = timedelta()
+        # A repeated judgement starts again from the stage's start: it must not inherit its own evidence.
+        self._wealth_before = context.wealth
+
+    async def watch(self, *, until: Callable[[], bool]) -> None:
+        """Keep judging a stage that has passed, until the condition holds. Raises what `run` raises."""
+        if not self._stage.max_window:
+            await self._context.wait(until)
+        while not until():
+            self._mode = ObserveMode.WATCH
+            observed = await self._judge(until=until)
+            if observed is not None and observed.verdict.outcome is StageOutcome.BREACH:
+                raise StageBreached(observed.verdict.reason)
 
     async def run(self) -> None:
+        """Judge until the stage may be left. Raises `StageBreached`, `Interrupted`."""
         context = self._context
-        # A repeated judgement starts again from the stage's start: it must not inherit its own evidence.
-        wealth_before = context.wealth
         try:
             while True:
-                context.wealth = wealth_before
-                observed = await self._judge()
+                observed = await self._judge(until=self._intent_changed)
                 if context.promote_requested:
                     context.tell(f"the rest of the window at {self._stage.weight} % is skipped on request")
                     return
                 if observed is None:
                     continue
                 if await self._may_advance(observed):
-                    context.wealth = {**wealth_before, **observed.wealth}
+                    context.wealth = {**self._wealth_before, **observed.wealth}
                     return
         finally:
             context.held = False
@@ -81,8 +94,8 @@ class _StageObservation:
         context.tell(f"held at {self._stage.weight} %: {observed.verdict.reason}")
         return False
 
-    async def _judge(self) -> Observed | None:
-        """Run one judgement beside the window's timer; None when a message ended it.
+    async def _judge(self, *, until: Callable[[], bool]) -> Observed | None:
+        """Run one judgement beside the window's timer; None when `until` ended it.
 
         A judgement that never comes is bounded by the activity's own deadline, and is inconclusive.
         """
@@ -96,8 +109,8 @@ class _StageObservation:
             give_up_after=self._deadline() if self._mode is ObserveMode.WINDOW else None,
         )
         try:
-            await self._rest_of_the_window(until=lambda: handle.done() or self._intent_changed())
-            await context.wait(lambda: handle.done() or self._intent_changed())
+            await self._rest_of_the_window(until=lambda: handle.done() or until())
+            await context.wait(lambda: handle.done() or until())
         finally:
             if not handle.done():
                 handle.cancel()
@@ -159,7 +172,7 @@ class _StageObservation:
             stable_revision=stable.revision if stable else 0,
             canary=context.admittance.canary,
             traffic=context.traffic,
-            wealth=context.wealth,
+            wealth=self._wealth_before,
             mode=self._mode,
             evidence=context.evidence,
         )

@@ -10,6 +10,8 @@ from temporalio.exceptions import ApplicationError, FailureError
 with workflow.unsafe.imports_passed_through():
     from weightshift.contracts.plan import Plan
     from weightshift.contracts.release import (
+        GivenApproval,
+        Intervention,
         Outcome,
         ReleasePhase,
         ReleaseRequest,
@@ -20,6 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.context import Interrupted, ReleaseContext
     from workflows.first_release import run_first_release
     from workflows.forward import admit, finish, prepare_canary, retain, shift_traffic, take_over
+    from workflows.human_gate import count_approval, may_approve
     from workflows.observe import StageBreached
     from workflows.recovery import describe, roll_back
 
@@ -106,28 +109,45 @@ class ReleaseWorkflow:
         if self._context.is_final:
             raise ApplicationError("the release has ended; release the previous artifact", type="Conflict")
 
+    @workflow.update(description="Count an approval, by its id, for the next gate that waits for people.")
+    async def approve(self, given: GivenApproval) -> ReleaseStatus:
+        """Verify and count an approval; a refused one changes nothing."""
+        await count_approval(self._context, given)
+        return self._context.status()
+
+    @approve.validator
+    def _may_approve(self, given: GivenApproval) -> None:
+        may_approve(self._context)
+
     @workflow.update(description="Skip the rest of the current observation window, or of the parachute.")
-    def promote(self) -> ReleaseStatus:
+    def promote(self, by: Intervention = Intervention()) -> ReleaseStatus:  # noqa: B008
         """Record the intent to go on."""
         self._context.promote_requested = True
+        self._tell_intervention("promote: go on", by)
         return self._context.status()
 
     @promote.validator
-    def _may_promote(self) -> None:
+    def _may_promote(self, by: Intervention = Intervention()) -> None:  # noqa: B008
         if self._context.phase not in _PROMOTABLE:
             raise ApplicationError(f"nothing to skip while {self._context.phase}", type="InvalidInput")
 
     @workflow.update(description="Do not advance to the next stage; gates keep judging.")
-    def pause(self) -> ReleaseStatus:
+    def pause(self, by: Intervention = Intervention()) -> ReleaseStatus:  # noqa: B008
         """Record the intent to stay."""
         self._context.paused = True
+        self._tell_intervention("paused", by)
         return self._context.status()
 
     @workflow.update(description="Advance again after a pause.")
-    def resume(self) -> ReleaseStatus:
+    def resume(self, by: Intervention = Intervention()) -> ReleaseStatus:  # noqa: B008
         """Withdraw the intent to stay."""
         self._context.paused = False
+        self._tell_intervention("resumed", by)
         return self._context.status()
+
+    def _tell_intervention(self, what: str, by: Intervention) -> None:
+        because = f": {by.reason}" if by.reason else ""
+        self._context.tell(f"{what} ({by.operator or 'unknown'}){because}", operator=by.operator)
 
     @workflow.query(description="Phase, traffic as read back, verdict, way back, and the story so far.")
     def status(self) -> ReleaseStatus:

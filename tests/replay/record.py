@@ -12,8 +12,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from tests.workflow.harness import FAST_PLAN, UNJUDGED_PLAN, Harness, time_skipping_server
-from weightshift.contracts.release import ReleasePhase, RollbackRequest
+from weightshift.contracts.plan import Stage
+from weightshift.contracts.release import Intervention, ReleasePhase, RollbackRequest
 from weightshift.contracts.verdict import StageOutcome
+from weightshift.errors import ApprovalInvalid
 
 HISTORIES = Path(__file__).parent / "histories"
 
@@ -86,6 +88,27 @@ async def rolled_back_under_the_parachute(harness: Harness) -> None:
     await harness.result()
 
 
+async def approved_at_two_gates(harness: Harness) -> None:
+    """Two people before any traffic, and one before 50 %; an approval of another release is refused."""
+    stages = (Stage(weight=25), Stage(weight=50, approvals=1), Stage(weight=100))
+    await harness.start("v42", FAST_PLAN.model_copy(update={"stages": stages, "approvals": 2}))
+    await harness.until_in_real_time(lambda: harness.is_in(ReleasePhase.AWAITING_APPROVAL))
+    foreign = await harness.give("ada", release_id="another")
+    with contextlib.suppress(ApprovalInvalid):
+        await harness.client.approve(harness.service, foreign.approval_id)
+    await harness.client.pause(harness.service, Intervention(operator="eve"))
+    await harness.approve("ada")
+    await harness.approve("bob")
+    await harness.client.resume(harness.service, Intervention(operator="eve"))
+
+    async def waits_before_50() -> bool:
+        return "before 50 %" in (await harness.client.status(harness.service)).waiting_for
+
+    await harness.until(waits_before_50)
+    await harness.approve("ada")
+    await harness.result()
+
+
 async def first_release(harness: Harness) -> None:
     """Nothing serves yet: the harness has released v41 already."""
 
@@ -101,6 +124,7 @@ PATHS: dict[str, Callable[[Harness], Awaitable[None]]] = {
         cancelled,
         held_paused_and_promoted_by_hand,
         rolled_back_under_the_parachute,
+        approved_at_two_gates,
         first_release,
     )
 }

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
@@ -16,16 +16,24 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
+from activities.approvals import ApprovalActivities
 from activities.fleet import FleetActivities
 from activities.mesh import MeshActivities
 from activities.options import mesh_queue
 from activities.registry import RegistryActivities
 from tests.workflow.twins import CountingMesh, ScriptedObservations, SimulatedFleet
 from weightshift.client import ReleaseClient
+from weightshift.contracts.approval import Approval, ApprovalRequest
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.manifest import ArtifactRecord
 from weightshift.contracts.plan import Gate, Metric, Plan, Stage
-from weightshift.contracts.release import Outcome, ReleasePhase, ReleaseRequest, ReleaseResult
+from weightshift.contracts.release import (
+    Outcome,
+    ReleasePhase,
+    ReleaseRequest,
+    ReleaseResult,
+    ReleaseStatus,
+)
 from weightshift.registry.memory import MemoryRegistry
 from workflows.release import ReleaseWorkflow
 
@@ -150,9 +158,34 @@ class Harness:
         """Every accepted split, stable/canary, oldest first."""
         return [str(split) for _, split, _ in self.mesh.writes]
 
+    def admission(self) -> RegistryActivities:
+        """Build the activities that write to the registry."""
+        return RegistryActivities(
+            registry=self.registry,
+            mesh=self.mesh,
+            approvals=ApprovalActivities(registry=self.registry),
+            lost_after=LOST_AFTER,
+        )
+
+    async def give(self, operator: str, **changes: Any) -> Approval:
+        """Have the registry issue one person's approval of the newest release."""
+        status = await self.client.status(self.service)
+        request = ApprovalRequest(
+            service=self.service,
+            release_id=status.release_id,
+            artifact_id=status.artifact_id,
+            operation_id=uuid.uuid4().hex,
+        )
+        return await self.registry.approve_release(request.model_copy(update=changes), operator=operator)
+
+    async def approve(self, operator: str) -> ReleaseStatus:
+        """Approve the newest release as one person."""
+        approval = await self.give(operator)
+        return await self.client.approve(self.service, approval.approval_id)
+
     def workers(self, client: Client) -> list[Worker]:
         """Build the two workers of the control plane with a scripted judgement."""
-        admission = RegistryActivities(registry=self.registry, mesh=self.mesh, lost_after=LOST_AFTER)
+        admission = self.admission()
         fleet = FleetActivities(registry=self.registry, lost_after=LOST_AFTER, poll=timedelta(milliseconds=5))
         traffic = MeshActivities(mesh=self.mesh)
         return [
@@ -162,6 +195,7 @@ class Harness:
                 workflows=[ReleaseWorkflow],
                 activities=[
                     admission.admit,
+                    ApprovalActivities(registry=self.registry).check,
                     admission.publish,
                     admission.complete,
                     fleet.download,

@@ -6,8 +6,7 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.registry import RegistryActivities
-from tests.workflow.harness import LOST_AFTER, UNJUDGED_PLAN, Harness
+from tests.workflow.harness import UNJUDGED_PLAN, Harness
 from weightshift.contracts.identity import Cohort, Fence
 from weightshift.contracts.release import Admission, Outcome, ReleasePhase, RollbackRequest
 from weightshift.contracts.traffic import TrafficSplit
@@ -53,7 +52,7 @@ async def test_a_lock_is_never_taken_from_a_release_that_runs(harness: Harness) 
     await harness.start("v42")
     await harness.until_judging(5)
     late = Admission(request=harness.request("v43"), run_id="a run that was closed long ago")
-    admission = RegistryActivities(registry=harness.registry, mesh=harness.mesh, lost_after=LOST_AFTER)
+    admission = harness.admission()
     environment = ActivityEnvironment(client=harness.environment.client)
     with pytest.raises(ApplicationError) as refused:
         await environment.run(admission.admit, late)

@@ -5,7 +5,7 @@ import asyncio
 from temporalio import activity
 
 from activities.evidence import record_evidence
-from weightshift.contracts.commands import Observation, Observed
+from weightshift.contracts.commands import Observation, Observed, ObserveMode
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.instance import (
     CandidatePhase,
@@ -102,12 +102,12 @@ class ScriptedObservations:
 
     @activity.defn(name="metrics.observe")
     async def observe(self, observation: Observation) -> Observed:
-        """Answer by the script; a blocked weight is judged for ever."""
+        """Answer by the script; a blocked weight is judged for ever, and a watch ends by a breach alone."""
         weight = observation.stage.weight
         async with self.reached:
             self.asked.append(observation)
             self.reached.notify_all()
-        while weight in self.blocked:
+        while weight in self.blocked or self._has_to_watch(observation):
             activity.heartbeat()
             await asyncio.sleep(0.01)
         if self.patient:
@@ -119,6 +119,10 @@ class ScriptedObservations:
         if recorded:
             await record_evidence(self._registry, observation.evidence)
         return Observed(verdict=verdict, evidence_recorded=recorded)
+
+    def _has_to_watch(self, observation: Observation) -> bool:
+        scripted = self.outcomes.get(observation.stage.weight, [])
+        return observation.mode is ObserveMode.WATCH and StageOutcome.BREACH not in scripted[:1]
 
 
 class CountingMesh(MemoryMesh):

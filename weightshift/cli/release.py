@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 from ulid import ULID
 
+from weightshift.cli.approve import OPTIONS as APPROVE_OPTIONS
+from weightshift.cli.approve import approve
 from weightshift.cli.context import Context
 from weightshift.cli.options import (
     ENVIRONMENT,
@@ -32,7 +34,7 @@ from weightshift.cli.release_view import (
 from weightshift.cli.rollback import OPTIONS as ROLLBACK_OPTIONS
 from weightshift.cli.rollback import rollback
 from weightshift.contracts.plan import Plan
-from weightshift.contracts.release import ReleaseRecord, ReleaseRequest, ReleaseStatus
+from weightshift.contracts.release import Intervention, ReleaseRecord, ReleaseRequest, ReleaseStatus
 from weightshift.errors import Conflict, InvalidInput, ReleaseActive
 
 if TYPE_CHECKING:
@@ -40,10 +42,22 @@ if TYPE_CHECKING:
 
 _START_OPTIONS = (
     Option(("--plan",), "WEIGHTSHIFT_PLAN", "YAML or JSON file; without one the default plan", parse=Path),
+
+def _ids(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, (one.strip() for one in text.split(","))))
+
+
     Option(("--wait",), "WEIGHTSHIFT_WAIT", "follow the release to its end", default=False, switch=True),
     Option(("--request-key",), "WEIGHTSHIFT_REQUEST_KEY", "makes a repeated start attach to the first"),
     OPERATOR,
     REASON,
+    Option(
+        ("--approval",),
+        "WEIGHTSHIFT_APPROVAL",
+        "ids of approvals given before the start, separated by commas",
+        default=(),
+        parse=_ids,
+    ),
 )
 
 
@@ -64,9 +78,21 @@ def add_commands(groups: Commands) -> None:
         ("watch", watch, "follow the active release to its end"),
         ("pause", pause, "stay at the current stage"),
         ("resume", resume, "go on after a pause"),
-        ("promote", promote, "skip the rest of the current window"),
     ):
         add_command(commands, name, handler, summary, positionals=["model"], options=where)
+    for name, handler, summary in (
+        ("promote", promote, "skip the rest of the current window"),
+    ):
+        steering = (OPERATOR, REASON, *where)
+        add_command(commands, name, handler, summary, positionals=["model"], options=steering)
+    add_command(
+        commands,
+        "approve",
+        approve,
+        "approve the running release, or one to be started",
+        positionals=["model"],
+        options=APPROVE_OPTIONS,
+    )
     add_command(
         commands,
         "rollback",
@@ -91,7 +117,7 @@ async def start(context: Context) -> int:
     if arguments.request_key == "":
         raise InvalidInput("request_key: it is empty; leave --request-key out, or name the job.")
     request = ReleaseRequest(
-        release_id=str(ULID()),
+        release_id=await _release_id(context),
         service=context.service,
         artifact_id=arguments.artifact,
         plan=Plan() if arguments.plan is None else read_plan(arguments.plan),
@@ -108,6 +134,7 @@ async def start(context: Context) -> int:
         # A retry that overtook the first attempt's admission finds it now.
         if (earlier := await _earlier(context, request)) is None:
             raise
+        approvals=arguments.approval,
         return await _attach(context, earlier)
     return await _started(context, request.release_id, f"{context.service} {request.artifact_id} started")
 
@@ -122,6 +149,18 @@ async def _earlier(context: Context, request: ReleaseRequest) -> ReleaseRecord |
     if found is not None and found.request_digest != request.digest():
         raise Conflict(
             f"request key {request.request_key!r} was used for another request by release "
+async def _release_id(context: Context) -> str:
+    """Return a new release id, or the one that the given approvals name."""
+    if not context.arguments.approval:
+        return str(ULID())
+    async with context.connections.registry(context.arguments) as registry:
+        found = [await registry.approval(context.service, one) for one in context.arguments.approval]
+    release_ids = sorted({approval.release_id for approval in found})
+    if len(release_ids) > 1:
+        raise InvalidInput(f"approval: they are for different releases, {' and '.join(release_ids)}.")
+    return release_ids[0]
+
+
             f"{found.release_id}; use a new key"
         )
     return found
@@ -176,19 +215,23 @@ async def watch(context: Context) -> int:
 async def pause(context: Context) -> int:
     """Stay at the current stage."""
     client = await context.connections.releases(context.arguments)
-    return _acknowledge(context, await client.pause(context.service))
+    return _acknowledge(context, await client.pause(context.service, _by(context)))
 
 
 async def resume(context: Context) -> int:
     """Go on after a pause."""
     client = await context.connections.releases(context.arguments)
-    return _acknowledge(context, await client.resume(context.service))
+    return _acknowledge(context, await client.resume(context.service, _by(context)))
 
 
 async def promote(context: Context) -> int:
     """Skip the rest of the current window."""
     client = await context.connections.releases(context.arguments)
-    return _acknowledge(context, await client.promote(context.service))
+    return _acknowledge(context, await client.promote(context.service, _by(context)))
+
+
+def _by(context: Context) -> Intervention:
+    return Intervention(operator=operator_of(context), reason=context.arguments.reason)
 
 
 def _acknowledge(context: Context, found: ReleaseStatus) -> int:

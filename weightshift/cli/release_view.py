@@ -42,7 +42,8 @@ def headline(status: ReleaseStatus) -> str:
     state = status.outcome or status.phase
     reason = f": {status.reason}" if status.reason else ""
     paused = ", paused" if status.paused and status.outcome is None else ""
-    return f"{status.service} {status.artifact_id} {state}{paused}{reason}"
+    waiting = f", waiting for {status.waiting_for}" if status.waiting_for else ""
+    return f"{status.service} {status.artifact_id} {state}{paused}{waiting}{reason}"
 
 
 def describe(status: ReleaseStatus) -> RenderableType:
@@ -70,6 +71,8 @@ def _facts(status: ReleaseStatus) -> list[tuple[str, Text]]:
         ("traffic", Text("not read yet" if status.split is None else _split_bar(status))),
         ("way back", Text(status.way_back)),
     ]
+    if status.waiting_for:
+        facts.append(("waiting for", Text(status.waiting_for)))
     if status.verdict is not None:
         facts.append(("verdict", Text(f"{status.verdict.outcome}: {status.verdict.reason}")))
         facts += [
@@ -92,6 +95,8 @@ def _split_bar(status: ReleaseStatus) -> str:
 def next_step(status: ReleaseStatus) -> str:
     """Say what a person can do about a held release."""
     where = f"{status.service.model} -e {status.service.environment}"
+    if status.waiting_for:
+        return f"next: weightshift release approve {where}, then watch; or rollback"
     return f"next: weightshift release resume {where}, or promote, or rollback"
 
 

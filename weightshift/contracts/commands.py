@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from weightshift.contracts.approval import CheckedApproval
 from weightshift.contracts.base import Message
 from weightshift.contracts.curve import StageCurve
 from weightshift.contracts.evidence import Evidence
@@ -36,6 +37,7 @@ class Admittance(Message):
     targets: Targets
     first: bool
     taken_over: str | None = None
+    approvals: tuple[CheckedApproval, ...] = ()
     traffic: MeshState | None = None
     stable: tuple[InstanceRef, ...] = ()
     canary: tuple[InstanceRef, ...] = ()

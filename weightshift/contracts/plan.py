@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from weightshift.contracts.base import Document, Duration, Name, PositiveDuration
 
 MAX_STAGES = 20
+MAX_APPROVALS = 20
 
 
 class Metric(StrEnum):
@@ -107,13 +108,18 @@ def _is_template(selector: str) -> bool:
 
 
 class Stage(Document):
-    """One step of the traffic shift; what it leaves out comes from the plan."""
+    """One step of the traffic shift; what it leaves out comes from the plan.
+
+    `approvals` is how many distinct people must approve before its share of the traffic is written. Until
+    they have, the stage before it goes on being judged.
+    """
 
     weight: int = Field(ge=1, le=100, strict=True)
     window: Duration | None = None
     max_window: Duration | None = None
     min_samples: int | None = Field(default=None, ge=0)
     gates: tuple[Gate, ...] | None = None
+    approvals: int = Field(default=0, ge=0, le=MAX_APPROVALS)
 
 
 class ResolvedStage(Document):
@@ -148,7 +154,10 @@ PRESETS: Mapping[str, Mapping[str, object]] = {
 
 
 class Plan(Document):
-    """How a release moves. Weights must rise and end at 100. `preset` names what to start from."""
+    """How a release moves. Weights must rise and end at 100. `preset` names what to start from.
+
+    `approvals` is how many distinct people must approve before any traffic moves.
+    """
 
     stages: tuple[Stage, ...] = Field(
         default=(Stage(weight=5), Stage(weight=25), Stage(weight=50), Stage(weight=100)),
@@ -160,6 +169,7 @@ class Plan(Document):
     max_window: Duration = timedelta(hours=1)
     min_samples: int = Field(default=200, ge=0)
     on_inconclusive: OnInconclusive = OnInconclusive.HOLD
+    approvals: int = Field(default=0, ge=0, le=MAX_APPROVALS)
     gates: tuple[Gate, ...] = Field(default=DEFAULT_GATES, min_length=1)
     promotion: Promotion = Promotion.IDLE_SWAP
     retain: Duration = timedelta(minutes=30)
@@ -186,6 +196,13 @@ class Plan(Document):
     def resolved_stages(self) -> tuple[ResolvedStage, ...]:
         """Return every stage with the plan's defaults filled in."""
         return tuple(_resolve(self, stage) for stage in self.stages)
+
+    def required_approvals(self) -> tuple[tuple[int, int], ...]:
+        """Return (weight, people who must approve before its traffic is written) for every stage."""
+        return tuple(
+            (stage.weight, max(stage.approvals, 0 if number else self.approvals))
+            for number, stage in enumerate(self.stages)
+        )
 
 
 def _from_preset(document: dict[str, object]) -> dict[str, object]:

@@ -5,20 +5,28 @@ import json
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated
 
 import rfc8785
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from weightshift.contracts.base import Message, Name, Text, clean_text
 from weightshift.contracts.identity import Fence, Service
-from weightshift.contracts.plan import Plan
+from weightshift.contracts.plan import MAX_APPROVALS, Plan
 from weightshift.contracts.target import Targets
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.contracts.verdict import StageVerdict
 
 
+ApprovalId = Annotated[str, Field(min_length=1, max_length=200)]
+"""The id under which the registry keeps one person's approval."""
+
+
 class ReleaseRequest(Message):
-    """The input of the release workflow: ids and intent, never weights."""
+    """The input of the release workflow: ids and intent, never weights.
+
+    `approvals` were given before the start, for this `release_id`; others follow with the update `approve`.
+    """
 
     release_id: str
     service: Service
@@ -27,10 +35,11 @@ class ReleaseRequest(Message):
     operator: Text = Field(min_length=1, max_length=200)
     reason: Text = ""
     request_key: str | None = Field(default=None, min_length=1, max_length=200)
+    approvals: tuple[ApprovalId, ...] = Field(default=(), max_length=MAX_APPROVALS)
 
     def digest(self) -> str:
-        """Return a SHA-256 over what is asked for: everything but `release_id`, which names one try."""
-        document = self.model_dump(mode="json", exclude={"release_id"}, exclude_defaults=True)
+        """Return a SHA-256 over what is asked for: neither the `release_id` of one try nor who allowed it."""
+        document = self.model_dump(mode="json", exclude={"release_id", "approvals"}, exclude_defaults=True)
         return hashlib.sha256(rfc8785.dumps(document)).hexdigest()
 
 
@@ -63,14 +72,30 @@ class RollbackRequest(BaseModel):
         return cls.model_validate(content if isinstance(content, dict) else {})
 
 
+class Intervention(BaseModel):
+    """Who pauses, resumes or promotes a release, and why; both optional, for what was typed by hand."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    operator: Text = ""
+    reason: Text = ""
+
+
+class GivenApproval(Message):
+    """The payload of the `approve` update: an approval that the registry issued."""
+
+    approval_id: ApprovalId
+
+
 class ReleasePhase(StrEnum):
-    """Where a release is. `observing` covers every traffic stage."""
+    """Where a release is. `observing` covers every traffic stage; `awaiting-approval` comes before any."""
 
     ADMITTING = "admitting"
     PUBLISHING = "publishing"
     DOWNLOADING = "downloading"
     VERIFYING = "verifying"
     WARMING_UP = "warming-up"
+    AWAITING_APPROVAL = "awaiting-approval"
     OBSERVING = "observing"
     PROMOTING = "promoting"
     RETURNING = "returning"
@@ -100,7 +125,10 @@ class Step(Message):
 
 
 class ReleaseStatus(Message):
-    """The answer of the `status` query. `split` is the mesh's read-back, not an intention."""
+    """The answer of the `status` query. `split` is the mesh's read-back, not an intention.
+
+    `waiting_for` says what a held release needs from people; empty while it needs nothing.
+    """
 
     release_id: str
     service: Service
@@ -114,6 +142,7 @@ class ReleaseStatus(Message):
     way_back: str = "none"
     held: bool = False
     paused: bool = False
+    waiting_for: str = ""
     steps: tuple[Step, ...] = ()
 
 

@@ -15,6 +15,7 @@ from weightshift.cli.main import main
 from weightshift.client import ReleaseClient
 from weightshift.contracts.identity import Service
 from weightshift.contracts.release import (
+    Intervention,
     ReleasePhase,
     ReleaseRequest,
     ReleaseStatus,
@@ -78,16 +79,20 @@ class FakeReleases:
         self._note("rollback", service, request)
         return self.statuses[-1]
 
-    async def pause(self, service: Service) -> ReleaseStatus:
-        self._note("pause", service)
+    async def approve(self, service: Service, approval_id: str) -> ReleaseStatus:
+        self._note("approve", service, approval_id)
         return self.statuses[-1]
 
-    async def resume(self, service: Service) -> ReleaseStatus:
-        self._note("resume", service)
+    async def pause(self, service: Service, by: Intervention) -> ReleaseStatus:
+        self._note("pause", service, by)
         return self.statuses[-1]
 
-    async def promote(self, service: Service) -> ReleaseStatus:
-        self._note("promote", service)
+    async def resume(self, service: Service, by: Intervention) -> ReleaseStatus:
+        self._note("resume", service, by)
+        return self.statuses[-1]
+
+    async def promote(self, service: Service, by: Intervention) -> ReleaseStatus:
+        self._note("promote", service, by)
         return self.statuses[-1]
 
     def _note(self, *call: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from weightshift.contracts.identity import Service
-from weightshift.contracts.release import Outcome, ReleasePhase, ReleaseRecord
+from weightshift.contracts.release import Intervention, Outcome, ReleasePhase, ReleaseRecord
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.contracts.verdict import GateResult, GateVerdict, StageOutcome, StageVerdict
 from weightshift.errors import ReleaseActive, TemporalUnreachable
@@ -178,9 +178,9 @@ def test_status_shows_split_verdict_and_the_way_back(run: Run, releases: Any, ma
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "promote"])
 def test_steering_asks_once_and_shows_the_state(run: Run, releases: Any, verb: str) -> None:
-    result = run("release", verb, *IN_TEST)
+    result = run("release", verb, *IN_TEST, "--operator", "ada", "--reason", "lunch")
     assert result.code == 0
-    assert releases.calls == [(verb, SERVICE)]
+    assert releases.calls == [(verb, SERVICE, Intervention(operator="ada", reason="lunch"))]
     assert "test/ranker v2 observing" in result.out
 
 
