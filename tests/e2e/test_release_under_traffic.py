@@ -86,6 +86,18 @@ async def test_a_release_and_a_rollback_lose_no_request(stack: CommandLine) -> N
     assert (figures["failed"], figures["misrouted"]) == (0, 0), figures["failures"]
     outcomes = [record["outcome"] for record in stack.run("release", "list", *IN_LOCAL)["releases"]]
     assert outcomes == ["rolled-back", "promoted", "promoted"]
+    is_reported(stack)
+
+
+def is_reported(stack: CommandLine) -> None:
+    """The newest release's report has its traffic, its steps and its curves from Prometheus, on one page."""
+    newest = stack.run("release", "list", *IN_LOCAL)["releases"][0]["release_id"]
+    page = stack.directory / "report.html"
+    report = stack.run("release", "report", newest, "-e", "local", "--html", str(page))
+    assert (report["outcome"], report["notes"]) == ("rolled-back", [])
+    assert [change["split"]["canary"] for change in report["splits"]] == [50, 0]
+    assert any(report["measured"]["stable"]["p99"])
+    assert "second thoughts" in page.read_text(encoding="utf-8")
 
 
 def take_back_in_the_middle(stack: CommandLine) -> None:

@@ -10,6 +10,7 @@ from weightshift.contracts.identity import Service
 from weightshift.errors import InvalidInput
 from weightshift.settings import (
     MeshSettings,
+    MetricsSettings,
     RegistrySettings,
     SigningSettings,
     StoreSettings,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from weightshift.client import ReleaseClient
     from weightshift.mesh.envoy import EnvoyMesh
     from weightshift.registry.client import RegistryClient
+    from weightshift.report.collect import HistoryReader
 
 
 class Connections:
@@ -64,6 +66,13 @@ class Connections:
         from weightshift.mesh.open_mesh import open_mesh  # noqa: PLC0415
 
         return open_mesh(MeshSettings())
+
+    def history(self, arguments: argparse.Namespace) -> "HistoryReader":
+        """Return a reader of what Prometheus measured."""
+        from weightshift.report.prometheus import PrometheusHistory  # noqa: PLC0415
+
+        given = _given(prometheus_url=arguments.prometheus_url)
+        return PrometheusHistory(settings=MetricsSettings().model_copy(update=given))
 
     def signing_key(self, arguments: argparse.Namespace) -> "SigningKey":
         """Return the key to sign artifacts with. Raises `InvalidInput` when there is none."""

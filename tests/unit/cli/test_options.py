@@ -34,7 +34,7 @@ def test_the_commands_are_these() -> None:
             *(f"artifact {verb}" for verb in ("push", "list", "show", "approve", "reject")),
             *("target show", "instance list", "keys generate", "demo"),
             *(f"release {verb}" for verb in ("start", "status", "watch", "pause", "resume", "promote")),
-            *("release approve", "release rollback", "release list"),
+            *("release approve", "release rollback", "release list", "release report"),
             *(f"audit {verb}" for verb in ("show", "verify", "head")),
             *(f"token {verb}" for verb in ("issue", "list", "revoke")),
             *("registry migrate", "registry recover"),
