@@ -20,7 +20,8 @@ from weightshift.mesh.envoy import EnvoyMesh
 
 SERVICE = Service(model="ranker", environment="test")
 
-# A process of its own, so that it can die like one. `/fail` makes it refuse predictions, staying ready.
+# A process of its own, so that it can die like one. `/fail` makes it refuse predictions, staying ready;
+# `/count` says how many it was asked for.
 INSTANCE = """
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,15 +30,19 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1
     refusing = False
+    asked = 0
 
     def do_GET(self):
         if self.path == "/fail":
             Handler.refusing = True
+        if self.path == "/predict":
+            Handler.asked += 1
         refused = Handler.refusing and self.path == "/predict"
+        answer = str(Handler.asked) if self.path == "/count" else sys.argv[2]
         self.send_response(503 if refused else 200)
-        self.send_header("content-length", str(len(sys.argv[2])))
+        self.send_header("content-length", str(len(answer)))
         self.end_headers()
-        self.wfile.write(sys.argv[2].encode())
+        self.wfile.write(answer.encode())
 
     def log_message(self, *arguments):
         pass
@@ -59,10 +64,25 @@ class Pools:
         self.ports: dict[str, int] = {}
         self._sequence = 0
 
-    async def split(self, canary: int) -> None:
+    async def split(self, canary: int, *, mirrored: int = 0) -> None:
         self._sequence += 1
         fence = Fence(epoch=1, sequence=self._sequence)
-        await self.mesh.write(SERVICE, TrafficSplit.with_canary(canary), fence)
+        split = TrafficSplit.with_canary(canary, mirrored=mirrored)
+        await self.mesh.confirm(SERVICE, await self.mesh.write(SERVICE, split, fence))
+
+    async def tell(self, cohort: str, path: str) -> list[str]:
+        """Ask every instance of a cohort directly."""
+        async with httpx.AsyncClient() as client:
+            answers = [
+                await client.get(f"http://127.0.0.1:{port}{path}")
+                for name, port in self.ports.items()
+                if name.startswith(cohort)
+            ]
+        return [answer.text for answer in answers]
+
+    async def asked(self, cohort: str) -> int:
+        """How many predictions the instances of a cohort were asked for."""
+        return sum(int(count) for count in await self.tell(cohort, "/count"))
 
     async def ask(self, **headers: str) -> str:
         response = await self.client.get("/predict", headers=headers)
@@ -180,9 +200,7 @@ async def test_a_canary_without_instances_fails_over_to_stable(pools: Pools) -> 
 
 async def test_a_canary_that_refuses_everything_costs_no_request(pools: Pools) -> None:
     await pools.split(100)
-    for name in ("canary-0", "canary-1"):
-        async with httpx.AsyncClient() as client:
-            await client.get(f"http://127.0.0.1:{pools.ports[name]}/fail")
+    await pools.tell("canary", "/fail")
     assert await pools.answered_by(100) == {"stable": 100}
 
 
@@ -193,3 +211,28 @@ async def test_stable_never_fails_over_to_the_canary(pools: Pools) -> None:
     await pools.until_healthy("canary-0", "canary-1")
     responses = [await pools.client.get("/predict") for _ in range(20)]
     assert {response.status_code for response in responses} == {503}
+
+
+async def test_a_share_of_the_canarys_requests_is_copied_to_stable_and_its_answers_dropped(
+    pools: Pools,
+) -> None:
+    await pools.split(100, mirrored=20)
+    assert await pools.answered_by(400) == {"canary": 400}
+    assert await pools.asked("canary") == 400
+    # Five standard deviations of a fair 20 %.
+    assert abs(await pools.asked("stable") - 80) < 40
+    await pools.split(100)
+    before = await pools.asked("stable")
+    assert await pools.answered_by(100) == {"canary": 100}
+    assert await pools.asked("stable") == before
+
+
+async def test_a_control_arm_that_fails_or_dies_costs_no_request(pools: Pools) -> None:
+    await pools.split(100, mirrored=100)
+    await pools.tell("stable", "/fail")
+    assert await pools.answered_by(100) == {"canary": 100}
+    await pools.instances["stable-0"].kill()
+    await pools.instances["stable-1"].kill()
+    assert await pools.answered_by(100) == {"canary": 100}
+    await pools.until_healthy("canary-0", "canary-1")
+    assert await pools.answered_by(100) == {"canary": 100}
