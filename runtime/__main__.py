@@ -32,10 +32,15 @@ def main() -> int:
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(settings, store))
+            has_ended = runner.run(serve(settings, store))
     except WeightshiftError as error:
         _logger.error("%s", error)  # noqa: TRY400 - the message says all
         return error.exit_code
+    if not has_ended:
+        # The interpreter would wait for the thread, which may be anywhere in a model's code.
+        _logger.warning("a candidate did not stop in time and is abandoned")
+        logging.shutdown()
+        os._exit(0)
     return 0
 
 

@@ -14,6 +14,7 @@ class Admission:
     def __init__(self) -> None:
         self.is_draining = False
         self._is_closed = False
+        self._hurried = asyncio.Event()
         self._active = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -34,14 +35,21 @@ class Admission:
     async def drain(self, *, propagation_seconds: float, deadline: float) -> bool:
         """Say not ready, keep admitting until that is known everywhere, then refuse and wait.
 
-        Returns whether every request ended within `deadline` seconds of the refusal.
+        Returns whether every request ended within `deadline` seconds of the refusal. `hurry` cuts it short.
         """
         self.is_draining = True
-        await asyncio.sleep(propagation_seconds)
+        await self._wait(self._hurried, propagation_seconds)
         self._is_closed = True
-        try:
-            async with asyncio.timeout(deadline):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
+        await self._wait(self._idle, deadline)
+        return self._active == 0
+
+    def hurry(self) -> None:
+        """Refuse new requests now and wait for none, in a drain that has begun or will."""
+        self._hurried.set()
+
+    async def _wait(self, event: asyncio.Event, seconds: float) -> None:
+        """Wait until the event, at most some seconds, and no longer once in a hurry."""
+        waiters = [asyncio.create_task(one.wait()) for one in (event, self._hurried)]
+        await asyncio.wait(waiters, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for waiter in waiters:
+            waiter.cancel()

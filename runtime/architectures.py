@@ -1,13 +1,11 @@
 """The plug-in contract between a served model and the runtime, and the `ranker` that fulfils it.
 
-Architectures are service code, found by name in the `weightshift.architectures` entry point group.
-Nothing an artifact holds is ever imported or executed.
+Architectures are service code, found by name (`runtime/installed_architectures.py`). Nothing an artifact
+holds is ever imported or executed.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import entry_points
 from itertools import chain, pairwise
 from typing import Any, Protocol, TypeVar, cast
 
@@ -20,7 +18,6 @@ from runtime.scoring import signed_edges
 from weightshift.contracts.manifest import Precision
 from weightshift.errors import DryRunFailed, IncompatibleModel, InvalidInput
 
-_ENTRY_POINT_GROUP = "weightshift.architectures"
 _MOST_DEVIATIONS = 1e6
 _Document = TypeVar("_Document", bound=BaseModel)
 
@@ -85,14 +82,6 @@ class Architecture(Protocol):
 
     def samples(self, resources: Any) -> tuple[Sample, ...]:
         """Return the requests every candidate must answer before it serves."""
-
-
-@cache
-def find_architecture(name: str) -> Architecture:
-    """Return the architecture registered as `name`. Raises `IncompatibleModel` when there is none."""
-    for entry in entry_points(group=_ENTRY_POINT_GROUP, name=name):
-        return cast(Architecture, entry.load()())
-    raise IncompatibleModel(f"This runtime build has no architecture {name!r}; deploy one that does.")
 
 
 class RankerConfig(BaseModel):

@@ -9,6 +9,7 @@ import torch
 
 from runtime.artifact_cache import ArtifactCache
 from runtime.cached_artifact import CachedArtifact
+from runtime.device_health import DeviceHealth
 from runtime.download import Downloader
 from runtime.dry_run import dry_run
 from runtime.generation_holder import LoadedModel
@@ -131,6 +132,7 @@ class CandidatePreparer:
         downloader: Downloader,
         signatures: SignaturePolicy,
         standby: Standby,
+        health: DeviceHealth,
         device: str,
         memory_margin: int,
     ) -> None:
@@ -138,6 +140,7 @@ class CandidatePreparer:
         self._downloader = downloader
         self._signatures = signatures
         self._standby = standby
+        self._health = health
         self._device = device
         self._memory_margin = memory_margin
 
@@ -147,8 +150,17 @@ class CandidatePreparer:
         Raises a `CandidateError`, `UnsafeArtifact`, `UnknownArtifact`, `ObjectStoreUnreachable` or
         `OSError`; `Superseded` when a newer target arrives on the way.
         """
-        if (kept := self._standby.take(target.manifest_sha256)) is not None:
-            return kept
+        try:
+            return self._standby.take(target.manifest_sha256) or self._prepare(target, tracker)
+        except BaseException as error:
+            self._health.note(error)
+            raise
+
+    def collect(self, keep: set[str], *, newest: int) -> None:
+        """Remove cached artifacts that are no way back any more."""
+        self._cache.collect(keep, newest=newest)
+
+    def _prepare(self, target: Target, tracker: CandidateTracker) -> LoadedModel:
         with self._fetch(target, tracker) as cached:
             try:
                 return self._load_with_room(cached, target, tracker)
@@ -159,10 +171,6 @@ class CandidatePreparer:
         # The cached bytes went bad after they had been verified; the store still has good ones.
         with self._fetch(target, tracker) as cached:
             return self._load_with_room(cached, target, tracker)
-
-    def collect(self, keep: set[str], *, newest: int) -> None:
-        """Remove cached artifacts that are no way back any more."""
-        self._cache.collect(keep, newest=newest)
 
     def _fetch(self, target: Target, tracker: CandidateTracker) -> CachedArtifact:
         tracker.enter(CandidatePhase.DOWNLOADING)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from runtime.device_health import DeviceHealth
 from runtime.generation_holder import Generation, LoadedModel
 from weightshift.errors import QueueFull
 
@@ -52,12 +53,14 @@ class Executor:
         release: Callable[[Generation], None],
         batched: Callable[[int], None],
         scored: Callable[[Generation, Tensor], None],
+        health: DeviceHealth,
         max_queue: int,
         max_batch: int,
     ) -> None:
         self._release = release
         self._batched = batched
         self._scored = scored
+        self._health = health
         self._max_queue = max_queue
         self._max_batch = max_batch
         self._loop = asyncio.get_running_loop()
@@ -130,6 +133,7 @@ class Executor:
         try:
             outputs = forward(loaded, [work.rows for work in batch])
         except Exception as error:
+            self._health.note(error)
             _logger.exception("a forward pass failed")
             return [error] * len(batch)
         return [self._finish(work, out) for work, out in zip(batch, outputs, strict=True)]

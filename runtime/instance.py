@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -13,9 +14,11 @@ from runtime.backoff import Backoff
 from runtime.candidate import CandidatePreparer
 from runtime.cleanup import CleanupWorker
 from runtime.compatibility import runtime_build
+from runtime.device_health import DeviceHealth
 from runtime.download import Downloader
 from runtime.execution import Executor
 from runtime.generation_holder import Generation, GenerationHolder
+from runtime.installed_architectures import use_architectures
 from runtime.memory_use import memory_use
 from runtime.model_loader import dispose
 from runtime.process_metrics import ProcessMetrics
@@ -32,6 +35,7 @@ from weightshift.contracts.instance import InstanceReport
 from weightshift.registry.client import RegistryClient
 
 _logger = logging.getLogger(__name__)
+HURRIED_SECONDS = 1.0
 
 
 class Instance:
@@ -39,6 +43,7 @@ class Instance:
 
     def __init__(self, *, settings: RuntimeSettings, store: ObjectStore, client: RegistryClient) -> None:
         self.settings = settings
+        use_architectures(settings.architectures)
         # First, because it may refuse the settings, and nothing must run then.
         self._signatures = SignaturePolicy(
             accepted=accepted_keys(settings),
@@ -51,10 +56,12 @@ class Instance:
         self._tasks: list[asyncio.Task[None]] = []
         self._drain: asyncio.Task[bool] | None = None
         self._has_failed = False
+        self._is_hurried = False
         service, cohort = settings.service, settings.cohort
         self.metrics = RolloutMetrics(service=service, cohort=cohort)
         self.process = ProcessMetrics(registry=self.metrics.registry, service=service, cohort=cohort)
         self.admission = Admission()
+        self._health = DeviceHealth()
         retired: SimpleQueue[Generation | None] = SimpleQueue()
         self.holder = GenerationHolder(retire=retired.put)
         self._standby = Standby(budget=settings.standby_bytes, margin=settings.memory_margin, dispose=dispose)
@@ -69,11 +76,13 @@ class Instance:
             release=self.holder.release,
             batched=self.metrics.batch_size.observe,
             scored=self.metrics.scored,
+            health=self._health,
             max_queue=settings.max_queue,
             max_batch=settings.max_batch,
         )
         self.sessions = Sessions(
             release=self.holder.release,
+            health=self._health,
             limit=settings.max_sessions,
             deadline=settings.session_deadline,
         )
@@ -92,12 +101,18 @@ class Instance:
     @property
     def is_ready(self) -> bool:
         """Whether traffic may be sent here."""
-        return self._reconciler.is_settled and self.holder.can_serve and not self.admission.is_draining
+        is_serving = self._reconciler.is_settled and self.holder.can_serve
+        return is_serving and not self.admission.is_draining and not self._health.is_lost
 
     @property
     def is_live(self) -> bool:
-        """Whether this process can still recover by itself; if not, it should be restarted."""
-        return self.executor.is_alive and self.sessions.is_alive and not self._has_failed
+        """Whether this process can still recover by itself; if not, it should be restarted.
+
+        Safe from any thread: an event loop that has not turned for long is one reason.
+        """
+        is_turning = time.monotonic() - self.process.turned_at < self.settings.stall_limit
+        are_alive = self.executor.is_alive and self.sessions.is_alive
+        return is_turning and are_alive and not self._has_failed and not self._health.is_lost
 
     def start(self) -> None:
         """Begin to follow the registry and to report to it."""
@@ -170,17 +185,28 @@ class Instance:
             self._reporter.wake()
         return self._drain
 
-    async def close(self) -> None:
-        """End every task and thread, and say good-bye to the registry."""
+    def hurry(self) -> None:
+        """End now: a drain waits for nothing any more, and sessions end at their next step."""
+        self._is_hurried = True
+        self.admission.hurry()
+        self.sessions.end()
+
+    async def close(self) -> bool:
+        """End every task and thread, and say good-bye to the registry.
+
+        Returns whether all of them ended in time.
+        """
+        deadline = HURRIED_SECONDS if self._is_hurried else self.settings.drain_deadline
+        has_loaded = asyncio.create_task(self._reconciler.close(deadline))
         for task in self._tasks:
             task.cancel()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self.settings.drain_deadline)
+            await asyncio.wait(self._tasks, timeout=deadline)
         await self._reporter.send()
         await self._client.aclose()
-        await asyncio.to_thread(self.sessions.close, self.settings.drain_deadline)
-        await asyncio.to_thread(self.executor.close, self.settings.drain_deadline)
-        await asyncio.to_thread(self._cleanup.close, self.settings.drain_deadline)
+        for part in (self.sessions, self.executor, self._cleanup):
+            await asyncio.to_thread(part.close, deadline)
+        return await has_loaded and not (self.executor.is_alive or self.sessions.is_alive)
 
     def _create_reconciler(self, store: ObjectStore) -> Reconciler:
         settings = self.settings
@@ -202,6 +228,7 @@ class Instance:
                 downloader=downloader,
                 signatures=self._signatures,
                 standby=self._standby,
+                health=self._health,
                 device=settings.device,
                 memory_margin=settings.memory_margin,
             ),

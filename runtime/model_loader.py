@@ -8,11 +8,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from runtime.architectures import Architecture, find_architecture
+from runtime.architectures import Architecture
 from runtime.cached_artifact import CachedArtifact
 from runtime.compatibility import check_requirements
 from runtime.generation_holder import LoadedModel
 from runtime.hashing_reader import HashingReader
+from runtime.installed_architectures import find_architecture
 from runtime.memory_budget import check_budget, return_free_memory
 from runtime.safetensors_header import TORCH_TYPES, TensorEntry, WeightsHeader, read_header
 from runtime.state_dict_header import read_state_dict_header

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -11,7 +11,7 @@ from itertools import count
 from runtime.backoff import Backoff
 from runtime.candidate import CandidatePreparer, CandidateTracker
 from runtime.compatibility import runtime_build
-from runtime.generation_holder import Generation, GenerationHolder
+from runtime.generation_holder import Generation, GenerationHolder, LoadedModel
 from runtime.priority import yield_to_requests
 from runtime.rollout_metrics import RolloutMetrics
 from runtime.settings import RuntimeSettings
@@ -51,7 +51,7 @@ class Reconciler:
         self._changed = changed
         self._read_target = read_target
         self._has_grant = has_grant
-        self._thread = ThreadPoolExecutor(
+        self._thread = futures.ThreadPoolExecutor(
             max_workers=1, thread_name_prefix="loader", initializer=yield_to_requests
         )
         self._wake = asyncio.Event()
@@ -59,6 +59,8 @@ class Reconciler:
         self._desired: Target | None = None
         self._refused: Target | None = None
         self._tracker: CandidateTracker | None = None
+        self._loading: futures.Future[LoadedModel] | None = None
+        self._is_closing = False
         self._is_restoring = True
         self.is_settled = False
 
@@ -116,6 +118,15 @@ class Reconciler:
                 continue
             await self._bring_up(target)
 
+    async def close(self, deadline: float) -> bool:
+        """Stop a candidate at its next step; returns whether it has stopped within `deadline` seconds."""
+        self._is_closing = True
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._loading is None:
+            return True
+        _, running = await asyncio.to_thread(futures.wait, [self._loading], deadline)
+        return not running
+
     async def _restore(self) -> None:
         """Serve the last trusted target from the cache, so that a lost registry stops nothing."""
         accepted, trusted = self._state.accepted, self._state.trusted
@@ -172,7 +183,7 @@ class Reconciler:
         self._tracker = CandidateTracker(
             target=target,
             attempt=number,
-            superseded=superseded,
+            superseded=lambda: self._is_closing or superseded(),
             changed=self._changed,
             phase_ended=self._metrics.phase_ended,
         )
@@ -184,8 +195,8 @@ class Reconciler:
         if loaded is not None:
             tracker.commit()
         else:
-            loop = asyncio.get_running_loop()
-            loaded = await loop.run_in_executor(self._thread, self._preparer.prepare, target, tracker)
+            self._loading = self._thread.submit(self._preparer.prepare, target, tracker)
+            loaded = await asyncio.wrap_future(self._loading)
             tracker.commit()
             await self._refresh()
         generation = Generation(target=target, loaded=loaded, runtime_build=runtime_build())

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from runtime.admin import create_admin_app
 from runtime.app import create_data_app
 from runtime.instance import Instance
+from runtime.liveness import LivenessServer
 from runtime.priority import switch_threads_quickly
 from runtime.settings import RuntimeSettings
 from weightshift.artifacts.open_store import open_store
@@ -23,6 +24,7 @@ from weightshift.settings import StoreSettings
 _logger = logging.getLogger(__name__)
 _BACKLOG = 2048
 _CLOSING_SECONDS = 5
+_LAST_EVENT_SECONDS = 0.5
 # Longer than proxies keep an idle connection, so that none sends a request into a closing one.
 _KEEP_ALIVE_SECONDS = 7200
 
@@ -36,41 +38,78 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(settings: RuntimeSettings, store_settings: StoreSettings) -> None:
-    """Serve until SIGTERM or SIGINT, then drain and return."""
-    stopping = asyncio.Event()
+async def serve(settings: RuntimeSettings, store_settings: StoreSettings) -> bool:
+    """Serve until SIGTERM or SIGINT, then drain; a second signal ends the draining.
+
+    Returns whether every thread has ended: one inside a model's code may not.
+    """
+    stopping, hurrying = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        (hurrying if stopping.is_set() else stopping).set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, stop)
     client = RegistryClient(
         url=settings.registry_url,
         token=settings.registry_token.get_secret_value(),
         timeout=settings.registry_timeout,
     )
     instance = Instance(settings=settings, store=open_store(store_settings), client=client)
-    data = _server(create_data_app(instance))
-    admin = _server(create_admin_app(instance))
+    liveness = LivenessServer(
+        host=settings.live_host, port=settings.live_port, is_live=lambda: instance.is_live
+    )
     # What start-up created lives as long as the process; collections need not look at it again.
     switch_threads_quickly()
     gc.collect()
     gc.freeze()
+    liveness.start()
+    try:
+        await _serve(instance, liveness.port, stopping, hurrying)
+        return await instance.close()
+    finally:
+        liveness.close()
+
+
+async def _serve(
+    instance: Instance, live_port: int, stopping: asyncio.Event, hurrying: asyncio.Event
+) -> None:
+    settings = instance.settings
+    data = _server(create_data_app(instance))
+    admin = _server(create_admin_app(instance))
     with (
         _listen(settings.data_host, settings.data_port) as data_socket,
         _listen(settings.admin_host, settings.admin_port) as admin_socket,
     ):
-        _logger.info("data on port %d, admin on port %d", _port(data_socket), _port(admin_socket))
+        _logger.info(
+            "data on port %d, admin on port %d, liveness on port %d",
+            _port(data_socket),
+            _port(admin_socket),
+            live_port,
+        )
         servers = [
             asyncio.create_task(data.serve(sockets=[data_socket])),
             asyncio.create_task(admin.serve(sockets=[admin_socket])),
         ]
         instance.start()
         await stopping.wait()
+        in_a_hurry = asyncio.create_task(_hurry(instance, hurrying, data, admin))
         if not await instance.start_drain():
             _logger.warning("requests were still in progress at the drain deadline")
         instance.sessions.end()
         data.should_exit = admin.should_exit = True
         await asyncio.gather(*servers)
-    await instance.close()
+        in_a_hurry.cancel()
+
+
+async def _hurry(instance: Instance, hurrying: asyncio.Event, *servers: "_Server") -> None:
+    """End what is in progress once a second signal came; streams get a moment for their last event."""
+    await hurrying.wait()
+    instance.hurry()
+    await asyncio.sleep(_LAST_EVENT_SECONDS)
+    for server in servers:
+        server.force_exit = True
 
 
 def _server(app: ASGIApp) -> _Server:

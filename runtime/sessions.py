@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from runtime.device_health import DeviceHealth
 from runtime.generation_holder import Generation
 from runtime.streaming import StreamingArchitecture
 from weightshift.errors import QueueFull, SessionEnded, WeightshiftError
@@ -49,8 +50,16 @@ class Sessions:
     generation was superseded.
     """
 
-    def __init__(self, *, release: Callable[[Generation], None], limit: int, deadline: float) -> None:
+    def __init__(
+        self,
+        *,
+        release: Callable[[Generation], None],
+        health: DeviceHealth,
+        limit: int,
+        deadline: float,
+    ) -> None:
         self._release = release
+        self._health = health
         self._limit = limit
         self._deadline = deadline
         self._loop = asyncio.get_running_loop()
@@ -111,6 +120,7 @@ class Sessions:
         try:
             events, is_last = self._step(session)
         except Exception as error:
+            self._health.note(error)
             if not isinstance(error, WeightshiftError):
                 _logger.exception("a session failed")
                 error = WeightshiftError("The model failed; the instance's log says why.")

@@ -16,7 +16,9 @@ from weightshift.contracts.identity import Cohort, Service
 class RuntimeSettings(BaseSettings):
     """What one instance serves, where it listens, and its bounds.
 
-    `data_port` and `admin_port` 0 choose a free port. `start_wait` is how long a starting instance
+    `architectures` adds to those found by entry points: `module:Class`, several with commas between. A port
+    of 0 chooses a free one. `live_port` answers `/livez` even while the event loop is busy; only after it
+    has not turned for `stall_limit` does it ask for a restart. `start_wait` is how long a starting instance
     waits for the registry before it serves its last trusted artifact unasked. `session_deadline` is how
     long a streaming session may go on after its generation was replaced. The replaced model stays in host
     memory if it has at most `standby_bytes`. `artifact_keys` and
@@ -31,11 +33,15 @@ class RuntimeSettings(BaseSettings):
     cohort: Cohort
     instance_id: Name
     device: Literal["cpu", "cuda"] = "cpu"
+    architectures: str = ""
 
     data_host: str = "127.0.0.1"
     data_port: int = Field(default=8080, ge=0, le=65535)
     admin_host: str = "127.0.0.1"
     admin_port: int = Field(default=8081, ge=0, le=65535)
+    live_host: str = "127.0.0.1"
+    live_port: int = Field(default=8082, ge=0, le=65535)
+    stall_limit: float = Field(default=60.0, gt=0)
     admin_token: SecretStr = Field(min_length=8)
 
     registry_url: str = "http://127.0.0.1:8070"

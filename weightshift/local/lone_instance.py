@@ -129,6 +129,7 @@ async def lone_instance(
         "INSTANCE_ID": "stable-0",
         "DATA_PORT": "0",
         "ADMIN_PORT": "0",
+        "LIVE_PORT": "0",
         "ADMIN_TOKEN": ADMIN_TOKEN,
         "REGISTRY_URL": registry.url,
         "REGISTRY_TOKEN": registry.token(),

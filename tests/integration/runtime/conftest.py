@@ -32,10 +32,12 @@ from weightshift.registry.service import create_app
 from weightshift.registry.tokens import Grant, MemoryTokens, Role
 
 SERVICE = Service(model="ranker", environment="test")
+_PORTS = re.compile(r"data on port (\d+), admin on port (\d+), liveness on port (\d+)")
 ADMIN_TOKEN = "admin-token-of-the-test"
 DEADLINE = 30.0
 CI_KEY = SigningKey.generate(KeyRole.ARTIFACT)
 RELEASE_KEY = SigningKey.generate(KeyRole.RELEASE)
+PLUGINS = Path(__file__).parent / "plugins"
 RECIPES = (
     ModelRecipe("v41", hidden=(64, 32), seed=41, steps=5),
     ModelRecipe("v42", hidden=(64, 32), seed=42, steps=5),
@@ -92,6 +94,21 @@ class Control:
             )
         )
 
+    async def add(self, artifacts: Artifacts, directory: Path, *, architecture: str, schema: str) -> None:
+        """Push, register and approve what is in a directory, under the directory's name."""
+        manifest = build_manifest(
+            directory,
+            model=SERVICE.model,
+            artifact_id=directory.name,
+            runtime=WeightFormat.SAFETENSORS,
+            feature_schema=schema,
+            precision=Precision.FP32,
+            architecture=architecture,
+        )
+        record = push_artifact(FileObjectStore(root=artifacts.store), directory, manifest, signing_key=CI_KEY)
+        await self.registry.register_artifact(record, operator="test")
+        await self.registry.approve_artifact(SERVICE.model, directory.name, operator="test")
+
     async def report(self) -> InstanceReport:
         (state,) = await self.registry.instances(SERVICE, lost_after=timedelta(seconds=DEADLINE))
         return state.report
@@ -102,6 +119,7 @@ class Runtime:
     process: Process
     data: httpx.AsyncClient
     admin: httpx.AsyncClient
+    liveness: httpx.AsyncClient
     expectations: Expectations
 
     async def is_ready(self) -> bool:
@@ -214,6 +232,8 @@ async def running(
 ) -> AsyncIterator[Runtime]:
     environment = {
         "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(PLUGINS),
+        "TEST_GATE": str(cache),
         "WEIGHTSHIFT_STORE_URL": f"file://{artifacts.store}",
         **{
             f"WEIGHTSHIFT_RUNTIME_{name}": value
@@ -224,6 +244,7 @@ async def running(
                 "INSTANCE_ID": "stable-0",
                 "DATA_PORT": "0",
                 "ADMIN_PORT": "0",
+                "LIVE_PORT": "0",
                 "ADMIN_TOKEN": ADMIN_TOKEN,
                 "REGISTRY_URL": registry_url,
                 "REGISTRY_TOKEN": registry_token,
@@ -242,28 +263,29 @@ async def running(
         sys.executable, "-m", "runtime", env=environment, stderr=PIPE
     )
     lines: list[str] = []
-    ports: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+    ports: asyncio.Future[tuple[int, ...]] = asyncio.get_running_loop().create_future()
 
     async def read_log() -> None:
         assert process.stderr is not None
         async for line in process.stderr:
             lines.append(line.decode())
-            if match := re.search(r"data on port (\d+), admin on port (\d+)", lines[-1]):
-                ports.set_result((int(match[1]), int(match[2])))
+            if match := _PORTS.search(lines[-1]):
+                ports.set_result(tuple(map(int, match.groups())))
         if not ports.done():
             ports.set_exception(AssertionError("".join(lines)))
 
     reading = asyncio.create_task(read_log())
     try:
-        data_port, admin_port = await asyncio.wait_for(ports, DEADLINE)
+        data_port, admin_port, live_port = await asyncio.wait_for(ports, DEADLINE)
         async with (
             httpx.AsyncClient(base_url=f"http://127.0.0.1:{data_port}", timeout=10) as data,
             httpx.AsyncClient(
                 base_url=f"http://127.0.0.1:{admin_port}",
                 headers={"authorization": f"Bearer {ADMIN_TOKEN}"},
             ) as admin,
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{live_port}", timeout=10) as liveness,
         ):
-            yield Runtime(process, data, admin, artifacts.expectations)
+            yield Runtime(process, data, admin, liveness, artifacts.expectations)
     finally:
         if process.returncode is None:
             process.kill()

@@ -6,6 +6,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from activities.prometheus import PrometheusReader
 from activities.stage_metrics import StageMetrics
 from weightshift.analysis.counters import ArmRevisions
@@ -21,6 +23,7 @@ from weightshift.settings import MetricsSettings
 SERVICE = Service(model="ranker", environment="test")
 DRIFT = Gate(metric=Metric.SCORE_DRIFT, maximum=0.2)
 MEMORY = Gate(metric=Metric.DEVICE_MEMORY, maximum=0.99)
+pytestmark = pytest.mark.slow
 REQUESTS = MINIMUM_SCORES + 50
 
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from runtime.architectures import find_architecture
 from runtime.artifact_cache import ArtifactCache
 from runtime.download import Downloader
 from runtime.dry_run import dry_run
 from runtime.execution import answer_body, forward
+from runtime.installed_architectures import find_architecture
 from runtime.model_loader import load, verify
 from weightshift.artifacts.build import build_manifest
 from weightshift.artifacts.file import FileObjectStore

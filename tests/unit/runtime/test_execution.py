@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from runtime.architectures import Ranker
+from runtime.device_health import DeviceHealth
 from runtime.execution import Executor
 from runtime.generation_holder import Generation
 from weightshift.errors import QueueFull
@@ -38,11 +39,13 @@ class Bench:
         self.architecture = Gated()
         self.released: list[Generation] = []
         self.sizes: list[int] = []
+        self.health = DeviceHealth()
         self.scored: list[tuple[Generation, int]] = []
         self.executor = Executor(
             release=self.released.append,
             batched=self.sizes.append,
             scored=lambda generation, out: self.scored.append((generation, len(out))),
+            health=self.health,
             max_queue=4,
             max_batch=3,
         )

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.architectures import Ranker, RankerResources, find_architecture
+from runtime.architectures import Ranker, RankerResources
+from runtime.installed_architectures import find_architecture
 from weightshift.errors import InvalidInput
 
 RANKER = Ranker()
