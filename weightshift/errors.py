@@ -52,6 +52,18 @@ class RouteInvalid(InvalidInput):
     """The mesh's route is missing, or does not name both cohorts exactly once."""
 
 
+class UnknownChannel(InvalidInput):
+    """The worker's settings define no such notification channel."""
+
+
+class NotificationRefused(InvalidInput):
+    """A notification's receiver will never take it as it is."""
+
+
+class UnknownRelease(InvalidInput):
+    """The registry knows no such release."""
+
+
 class NoCanaryCapacity(InvalidInput):
     """No canary instance reports to the registry, so nothing could be tried."""
 
@@ -118,6 +130,14 @@ class MeshUnreachable(Unreachable):
 
 class MetricsUnreachable(Unreachable):
     """Prometheus does not answer."""
+
+
+class NotificationUndelivered(Unreachable):
+    """A notification's receiver does not take it; `retry_after` is how many seconds it asked for."""
+
+    def __init__(self, message: str | None = None, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class TemporalUnreachable(Unreachable):

@@ -31,6 +31,8 @@ from weightshift.cli.release_view import (
     next_step,
     record_rows,
 )
+from weightshift.cli.report import OPTIONS as REPORT_OPTIONS
+from weightshift.cli.report import report
 from weightshift.cli.rollback import OPTIONS as ROLLBACK_OPTIONS
 from weightshift.cli.rollback import rollback
 from weightshift.contracts.plan import Plan
@@ -40,17 +42,15 @@ from weightshift.errors import Conflict, InvalidInput, ReleaseActive
 if TYPE_CHECKING:
     from weightshift.client import ReleaseClient
 
-_START_OPTIONS = (
-    Option(("--plan",), "WEIGHTSHIFT_PLAN", "YAML or JSON file; without one the default plan", parse=Path),
 
 def _ids(text: str) -> tuple[str, ...]:
     return tuple(filter(None, (one.strip() for one in text.split(","))))
 
 
+_START_OPTIONS = (
+    Option(("--plan",), "WEIGHTSHIFT_PLAN", "YAML or JSON file; without one the default plan", parse=Path),
     Option(("--wait",), "WEIGHTSHIFT_WAIT", "follow the release to its end", default=False, switch=True),
     Option(("--request-key",), "WEIGHTSHIFT_REQUEST_KEY", "makes a repeated start attach to the first"),
-    OPERATOR,
-    REASON,
     Option(
         ("--approval",),
         "WEIGHTSHIFT_APPROVAL",
@@ -58,6 +58,8 @@ def _ids(text: str) -> tuple[str, ...]:
         default=(),
         parse=_ids,
     ),
+    OPERATOR,
+    REASON,
 )
 
 
@@ -76,11 +78,11 @@ def add_commands(groups: Commands) -> None:
     for name, handler, summary in (
         ("status", status, "show the newest release"),
         ("watch", watch, "follow the active release to its end"),
-        ("pause", pause, "stay at the current stage"),
-        ("resume", resume, "go on after a pause"),
     ):
         add_command(commands, name, handler, summary, positionals=["model"], options=where)
     for name, handler, summary in (
+        ("pause", pause, "stay at the current stage"),
+        ("resume", resume, "go on after a pause"),
         ("promote", promote, "skip the rest of the current window"),
     ):
         steering = (OPERATOR, REASON, *where)
@@ -109,6 +111,14 @@ def add_commands(groups: Commands) -> None:
         positionals=["model"],
         options=(ENVIRONMENT, *REGISTRY),
     )
+    add_command(
+        commands,
+        "report",
+        report,
+        "show what a release did, from its evidence",
+        positionals=["release"],
+        options=REPORT_OPTIONS,
+    )
 
 
 async def start(context: Context) -> int:
@@ -124,6 +134,7 @@ async def start(context: Context) -> int:
         operator=operator_of(context),
         reason=arguments.reason,
         request_key=arguments.request_key,
+        approvals=arguments.approval,
     )
     if (earlier := await _earlier(context, request)) is not None:
         return await _attach(context, earlier)
@@ -134,21 +145,10 @@ async def start(context: Context) -> int:
         # A retry that overtook the first attempt's admission finds it now.
         if (earlier := await _earlier(context, request)) is None:
             raise
-        approvals=arguments.approval,
         return await _attach(context, earlier)
     return await _started(context, request.release_id, f"{context.service} {request.artifact_id} started")
 
 
-async def _earlier(context: Context, request: ReleaseRequest) -> ReleaseRecord | None:
-    """Return the release that already used the request key. Raises `Conflict` for another request."""
-    if request.request_key is None:
-        return None
-    async with context.connections.registry(context.arguments) as registry:
-        records = await registry.releases(request.service)
-    found = next((record for record in records if record.request_key == request.request_key), None)
-    if found is not None and found.request_digest != request.digest():
-        raise Conflict(
-            f"request key {request.request_key!r} was used for another request by release "
 async def _release_id(context: Context) -> str:
     """Return a new release id, or the one that the given approvals name."""
     if not context.arguments.approval:
@@ -161,6 +161,16 @@ async def _release_id(context: Context) -> str:
     return release_ids[0]
 
 
+async def _earlier(context: Context, request: ReleaseRequest) -> ReleaseRecord | None:
+    """Return the release that already used the request key. Raises `Conflict` for another request."""
+    if request.request_key is None:
+        return None
+    async with context.connections.registry(context.arguments) as registry:
+        records = await registry.releases(request.service)
+    found = next((record for record in records if record.request_key == request.request_key), None)
+    if found is not None and found.request_digest != request.digest():
+        raise Conflict(
+            f"request key {request.request_key!r} was used for another request by release "
             f"{found.release_id}; use a new key"
         )
     return found
