@@ -20,9 +20,11 @@ from activities.fleet import FleetActivities
 from activities.mesh import MeshActivities
 from activities.metrics import MetricsActivities
 from activities.options import CONTROL_QUEUE, mesh_queue
+from activities.plan_checks import PlanChecks
 from activities.prometheus import PrometheusReader
 from activities.registry import RegistryActivities
 from activities.stage_metrics import MetricsReader
+from activities.traffic import MeasuredTraffic
 from weightshift.artifacts.configured_keys import release_authoriser
 from weightshift.errors import WeightshiftError
 from weightshift.mesh.base import Mesh
@@ -48,6 +50,9 @@ class WorkerSettings(BaseSettings):
     With a `build_id` the worker is one version of the Temporal deployment `deployment`, and gets work
     once that version is made current. `versioning` says what becomes of a release when a later version
     is: `pinned` ends where it began, `auto-upgrade` moves over.
+
+    A plan is refused when a stage would give canary instances more than `highest_load` times the requests
+    that stable's instances of the same capacity carry now, and keep them busy all the time.
     """
 
     model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_WORKER_")
@@ -55,6 +60,7 @@ class WorkerSettings(BaseSettings):
     metrics_address: str = "127.0.0.1:9464"
     graceful_shutdown: float = Field(default=10.0, ge=0)
     fleet_poll: float = Field(default=0.2, gt=0)
+    highest_load: float = Field(default=2.0, ge=1)
     deployment: str = Field(default="weightshift", min_length=1)
     build_id: str = ""
     versioning: Literal["pinned", "auto-upgrade"] = "pinned"
@@ -88,7 +94,10 @@ def build_workers(
         registry=registry, lost_after=lost_after, poll=timedelta(seconds=settings.fleet_poll)
     )
     approvals = ApprovalActivities(registry=registry, operator_may_approve=operator_may_approve)
-    admission = RegistryActivities(registry=registry, mesh=mesh, approvals=approvals, lost_after=lost_after)
+    checks = PlanChecks(traffic=MeasuredTraffic(reader=reader), highest_load=settings.highest_load)
+    admission = RegistryActivities(
+        registry=registry, mesh=mesh, approvals=approvals, checks=checks, lost_after=lost_after
+    )
     metrics = MetricsActivities(reader=reader, registry=registry, mesh=mesh, lost_after=lost_after)
     control = Worker(
         client,

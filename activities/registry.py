@@ -1,5 +1,6 @@
 """Activities on the registry: admission (which also asks the mesh what it obeys), targets, completion."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from temporalio import activity
@@ -10,9 +11,11 @@ from activities.approvals import ApprovalActivities
 from activities.evidence import record_evidence
 from activities.failures import application_errors
 from activities.options import ADMIT, COMPLETE, PUBLISH
+from activities.plan_checks import PlanChecks
 from weightshift.contracts.approval import ApprovalCheck
 from weightshift.contracts.commands import Admittance, CompleteCommand, InstanceRef, PublishCommand
 from weightshift.contracts.identity import Cohort, Fence, Service
+from weightshift.contracts.instance import InstanceState
 from weightshift.contracts.release import Admission, Admitted, Completion, Outcome, ReleaseRequest
 from weightshift.contracts.target import Target
 from weightshift.contracts.traffic import MeshState, TrafficSplit
@@ -25,9 +28,16 @@ class RegistryActivities:
     """Everything a release writes to the registry; each repeat returns the first result."""
 
     def __init__(
-        self, *, registry: Registry, mesh: Mesh, approvals: ApprovalActivities, lost_after: timedelta
+        self,
+        *,
+        registry: Registry,
+        mesh: Mesh,
+        approvals: ApprovalActivities,
+        checks: PlanChecks,
+        lost_after: timedelta,
     ) -> None:
         self._registry = registry
+        self._checks = checks
         self._approvals = approvals
         self._mesh = mesh
         self._lost_after = lost_after
@@ -36,17 +46,20 @@ class RegistryActivities:
     async def admit(self, admission: Admission) -> Admittance:
         """Take the release lock, also from a release whose workflow has ended without freeing it.
 
-        Raises `NoCanaryCapacity`, `UnknownApproval` and `ApprovalInvalid` before, and `ReleaseActive` while a
-        running release holds the lock.
+        Before, raises `NoCanaryCapacity`, `UnknownApproval`, `ApprovalInvalid`, and `InvalidPlan` for a plan
+        that cannot be carried out; then `ReleaseActive` while a running release holds the lock.
         """
         with application_errors():
             service = admission.request.service
-            instances = await self._live_instances(service)
+            states = await self._registry.instances(service, lost_after=self._lost_after)
+            instances = _live_instances(states)
             for cohort in Cohort:
                 if not instances[cohort]:
                     raise NoCanaryCapacity(f"no {cohort} instance of {service} reports; start one first")
             approvals = await self._approvals.checked(_check_of(admission.request))
             traffic = await self._routable(admission)
+            targets = await self._registry.targets(service)
+            remarks = await self._checks.remarks(admission.request, targets, states)
             obeyed = traffic.fence
             admitted, taken_over = await self._lock(admission)
             if obeyed is not None and obeyed.epoch > admitted.epoch:
@@ -57,6 +70,7 @@ class RegistryActivities:
                 targets=admitted.targets,
                 taken_over=taken_over,
                 approvals=approvals,
+                remarks=remarks,
                 traffic=traffic,
                 first=not any(release.outcome is Outcome.PROMOTED for release in releases),
                 stable=instances[Cohort.STABLE],
@@ -123,17 +137,6 @@ class RegistryActivities:
             return holder.release_id
         return None if description.status is WorkflowExecutionStatus.RUNNING else holder.release_id
 
-    async def _live_instances(self, service: Service) -> dict[Cohort, tuple[InstanceRef, ...]]:
-        states = await self._registry.instances(service, lost_after=self._lost_after)
-        return {
-            cohort: tuple(
-                InstanceRef(instance_id=state.report.instance_id, boot_id=state.report.boot_id)
-                for state in states
-                if state.report.cohort is cohort and not state.lost
-            )
-            for cohort in Cohort
-        }
-
     @activity.defn(name=PUBLISH.name)
     async def publish(self, command: PublishCommand) -> Target:
         """Publish a target, fenced."""
@@ -155,6 +158,17 @@ class RegistryActivities:
             await self._mesh.finalise(completion.service, completion.fence)
         except WeightshiftError as error:
             activity.logger.warning("the route of %s was not tidied: %s", completion.service, error)
+
+
+def _live_instances(states: Sequence[InstanceState]) -> dict[Cohort, tuple[InstanceRef, ...]]:
+    return {
+        cohort: tuple(
+            InstanceRef(instance_id=state.report.instance_id, boot_id=state.report.boot_id)
+            for state in states
+            if state.report.cohort is cohort and not state.lost
+        )
+        for cohort in Cohort
+    }
 
 
 def _check_of(request: ReleaseRequest) -> ApprovalCheck:

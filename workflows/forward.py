@@ -16,6 +16,7 @@ with workflow.unsafe.imports_passed_through():
         WARM_UP,
     )
     from weightshift.contracts.commands import (
+        Admittance,
         CapacityCheck,
         CompleteCommand,
         FleetProgress,
@@ -47,11 +48,24 @@ async def admit(context: ReleaseContext) -> None:
     )
     context.interruptible = True
     context.traffic = context.admitted.traffic
-    context.tell(f"admitted with epoch {context.admitted.epoch}")
+    _tell_admission(context, context.admitted)
     open_gates(context)
     if context.admitted.taken_over is not None:
         await _end_split_of(context, context.admitted.taken_over)
     context.checkpoint()
+
+
+def _tell_admission(context: ReleaseContext, admitted: Admittance) -> None:
+    """Keep as evidence what the release will do, with every default filled in."""
+    plan = context.request.plan
+    stages = plan.resolved_stages()
+    context.tell(
+        f"admitted with epoch {admitted.epoch}, stages {', '.join(f'{stage.weight} %' for stage in stages)}",
+        plan=plan.model_dump(mode="json"),
+        stages=[stage.model_dump(mode="json") for stage in stages],
+    )
+    for remark in admitted.remarks:
+        context.tell(remark)
 
 
 async def _end_split_of(context: ReleaseContext, abandoned: str) -> None:

@@ -20,8 +20,9 @@ from activities.approvals import ApprovalActivities
 from activities.fleet import FleetActivities
 from activities.mesh import MeshActivities
 from activities.options import mesh_queue
+from activities.plan_checks import PlanChecks
 from activities.registry import RegistryActivities
-from tests.workflow.twins import CountingMesh, ScriptedObservations, SimulatedFleet
+from tests.workflow.twins import CountingMesh, ScriptedObservations, SimulatedFleet, ToldTraffic
 from weightshift.client import ReleaseClient
 from weightshift.contracts.approval import Approval, ApprovalRequest
 from weightshift.contracts.identity import Cohort, Service
@@ -82,6 +83,7 @@ class Harness:
         self.registry = MemoryRegistry()
         self.mesh = CountingMesh()
         self.fleet = SimulatedFleet(self.registry, self.service)
+        self.traffic = ToldTraffic()
         self.observations = ScriptedObservations(self.registry)
         self.client = ReleaseClient(client=environment.client, task_queue=self.queue)
         self._count = 0
@@ -164,6 +166,7 @@ class Harness:
             registry=self.registry,
             mesh=self.mesh,
             approvals=ApprovalActivities(registry=self.registry),
+            checks=PlanChecks(traffic=self.traffic, highest_load=2.0),
             lost_after=LOST_AFTER,
         )
 

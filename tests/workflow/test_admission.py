@@ -6,11 +6,13 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from tests.workflow.harness import UNJUDGED_PLAN, Harness
+from tests.workflow.harness import FAST_PLAN, UNJUDGED_PLAN, Harness
+from weightshift.analysis.sizing import ObservedTraffic
 from weightshift.contracts.identity import Cohort, Fence
+from weightshift.contracts.plan import Plan
 from weightshift.contracts.release import Admission, Outcome, ReleasePhase, RollbackRequest
 from weightshift.contracts.traffic import TrafficSplit
-from weightshift.errors import ArtifactNotReady, ReleaseActive, StaleFence, UnknownService
+from weightshift.errors import ArtifactNotReady, InvalidPlan, ReleaseActive, StaleFence, UnknownService
 
 
 async def test_the_first_release_serves_and_has_no_way_back(harness: Harness) -> None:
@@ -83,3 +85,46 @@ async def test_asking_about_an_unknown_service_is_a_typed_error(harness: Harness
     unknown = harness.service.model_copy(update={"model": "nobody"})
     with pytest.raises(UnknownService):
         await harness.client.status(unknown)
+
+
+async def refused_plan(harness: Harness, plan: Plan) -> str:
+    await harness.start("v42", plan)
+    with pytest.raises(InvalidPlan) as refused:
+        await harness.client.wait(harness.service, on_status=lambda status: None)
+    return str(refused.value)
+
+
+async def test_a_plan_that_the_traffic_cannot_reach_is_refused_with_every_problem(harness: Harness) -> None:
+    harness.traffic.told = ObservedTraffic(requests_per_second=0.5, error_fraction=0.0)
+    problems = await refused_plan(harness, FAST_PLAN)
+    assert "stage 1: about 90 canary requests arrive within max_window" in problems
+    assert "fewer than min_samples 200" in problems
+    assert "stage 2" not in problems, "at 25 % there are enough"
+    harness.traffic.told = None
+    assert (await harness.release("v42")).outcome is Outcome.PROMOTED, "no lock was left behind"
+
+
+async def test_a_weight_beyond_the_canarys_capacity_is_refused(harness: Harness) -> None:
+    harness.fleet.capacities = {"canary-0": 0.2, "canary-1": 0.2}
+    await harness.until_in_real_time(harness.fleet.has_reported)
+    harness.traffic.told = ObservedTraffic(requests_per_second=500, error_fraction=0.0, in_flight=8)
+    problems = await refused_plan(harness, FAST_PLAN)
+    assert "stage 4: at 100 % a canary instance carries 5.0 times" in problems
+    assert "at most 40 %" in problems
+    assert "stage 2" not in problems
+    way_back = await harness.release("v42", UNJUDGED_PLAN)
+    assert way_back.outcome is Outcome.PROMOTED, "what is not judged, as the way back, is never refused"
+
+
+async def test_what_is_known_of_plan_and_traffic_is_evidence(harness: Harness) -> None:
+    result = await harness.release("v42")
+    rows = await harness.registry.audit(harness.service, release_id=result.release_id)
+    (plan,) = [row for row in rows if "plan" in row.data]
+    assert plan.summary == "admitted with epoch 2, stages 5 %, 25 %, 50 %, 100 %"
+    assert plan.data["plan"]["retain"] == "PT30M"
+    assert [stage["min_samples"] for stage in plan.data["stages"]] == [200] * 4
+    assert any("traffic: none was measured lately" in row.summary for row in rows)
+    harness.traffic.told = ObservedTraffic(requests_per_second=120, error_fraction=0.001)
+    result = await harness.release("v43")
+    rows = await harness.registry.audit(harness.service, release_id=result.release_id)
+    assert any("about 120 requests/s on stable, 0.10% of them failed" in row.summary for row in rows)

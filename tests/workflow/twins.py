@@ -1,10 +1,12 @@
 """Stand-ins for what is outside the release: instances, the judge, a mesh that counts."""
 
 import asyncio
+from datetime import timedelta
 
 from temporalio import activity
 
 from activities.evidence import record_evidence
+from weightshift.analysis.sizing import ObservedTraffic
 from weightshift.contracts.commands import Observation, Observed, ObserveMode
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.instance import (
@@ -30,6 +32,7 @@ class SimulatedFleet:
         self._instances = [(cohort, f"{cohort}-{i}") for cohort in Cohort for i in range(2)]
         self.unfit: set[str] = set()
         self.stuck: set[str] = set()
+        self.capacities: dict[str, float] = {}
         self.served: list[tuple[str, int, str]] = []
 
     async def run(self) -> None:
@@ -46,9 +49,20 @@ class SimulatedFleet:
         for cohort, instance_id in self._instances:
             await self._registry.report(self._report(cohort, instance_id, targets.of(cohort)))
 
+    async def has_reported(self) -> bool:
+        """Whether the registry knows every instance as it is now."""
+        states = await self._registry.instances(self._service, lost_after=timedelta(hours=1))
+        known = {state.report.instance_id: state.report.servable_capacity for state in states}
+        return all(known[name] == self.capacities.get(name, 1.0) for _, name in self._instances)
+
     def _report(self, cohort: Cohort, instance_id: str, target: Target | None) -> InstanceReport:
         base = InstanceReport(
-            instance_id=instance_id, boot_id="1", service=self._service, cohort=cohort, ready=True
+            instance_id=instance_id,
+            boot_id="1",
+            service=self._service,
+            cohort=cohort,
+            ready=True,
+            servable_capacity=self.capacities.get(instance_id, 1.0),
         )
         if target is None:
             return base.model_copy(update={"ready": False})
@@ -123,6 +137,15 @@ class ScriptedObservations:
     def _has_to_watch(self, observation: Observation) -> bool:
         scripted = self.outcomes.get(observation.stage.weight, [])
         return observation.mode is ObserveMode.WATCH and StageOutcome.BREACH not in scripted[:1]
+
+
+class ToldTraffic:
+    """A `TrafficObserver` that says what it is told; None, as long as it is told nothing."""
+
+    told: ObservedTraffic | None = None
+
+    async def observe(self, service: Service, *, stable_revision: int) -> ObservedTraffic | None:
+        return self.told
 
 
 class CountingMesh(MemoryMesh):

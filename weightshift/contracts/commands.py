@@ -31,6 +31,7 @@ class Admittance(Message):
     `first` is True while no release of the service was ever promoted: there is no way back then.
     `taken_over` names the release whose lock was taken because its workflow had ended without freeing it;
     its traffic split has to be brought to an end first. `traffic` is what the mesh did at admission.
+    `remarks` are what is worth telling about the plan on the traffic and the instances there are.
     """
 
     epoch: int
@@ -38,6 +39,7 @@ class Admittance(Message):
     first: bool
     taken_over: str | None = None
     approvals: tuple[CheckedApproval, ...] = ()
+    remarks: tuple[str, ...] = ()
     traffic: MeshState | None = None
     stable: tuple[InstanceRef, ...] = ()
     canary: tuple[InstanceRef, ...] = ()

@@ -7,10 +7,13 @@ import pytest
 from weightshift.analysis.sizing import (
     DOUBLED,
     ObservedTraffic,
+    PoolCapacity,
     least_samples,
+    overload_problems,
     requests_to_breach,
     requests_to_pass,
     sample_size_problems,
+    slow_gates,
 )
 from weightshift.contracts.plan import Plan
 
@@ -54,20 +57,53 @@ def test_least_samples(bad_fraction: float, samples: int) -> None:
 
 
 def test_a_busy_service_has_no_problem() -> None:
-    assert sample_size_problems(Plan(), ObservedTraffic(600, 0.01)) == []
+    traffic = ObservedTraffic(600, 0.01)
+    assert (sample_size_problems(Plan(), traffic), slow_gates(Plan(), traffic)) == ([], [])
 
 
 def test_every_stage_that_cannot_be_reached_is_named() -> None:
-    problems = sample_size_problems(Plan(), ObservedTraffic(1, 0.01))
-    assert [problem.partition(":")[0] for problem in problems] == ["stage 1", "stage 1", "stage 2", "stage 3"]
-    assert "about 180 canary requests arrive within max_window, fewer than min_samples 200" in problems[0]
-    assert "gate error_rate ratio 1.1 needs about" in problems[1]
+    traffic = ObservedTraffic(1, 0.01)
+    (problem,) = sample_size_problems(Plan(), traffic)
+    assert (
+        "stage 1: about 180 canary requests arrive within max_window, fewer than min_samples 200" in problem
+    )
+    slow = slow_gates(Plan(), traffic)
+    assert [remark.partition(":")[0] for remark in slow] == ["stage 1", "stage 2", "stage 3"]
+    assert "gate error_rate ratio 1.1 needs about" in slow[0]
 
 
 def test_a_service_that_never_failed_is_not_asked_for_the_impossible() -> None:
-    assert sample_size_problems(Plan(), ObservedTraffic(600, 0.0)) == []
+    assert slow_gates(Plan(), ObservedTraffic(600, 0.0)) == []
 
 
 def test_a_stage_that_is_not_judged_needs_nothing() -> None:
     at_once = Plan.model_validate({"window": 0, "max_window": 0})
     assert sample_size_problems(at_once, ObservedTraffic(0, 0.01)) == []
+
+
+BUSY = ObservedTraffic(1_000, 0.0, in_flight=16)
+
+
+@pytest.mark.parametrize(
+    ("traffic", "capacity", "stages"),
+    [
+        (BUSY, PoolCapacity(stable=8, canary=8), []),
+        (BUSY, PoolCapacity(stable=8, canary=4), []),
+        (BUSY, PoolCapacity(stable=8, canary=2), ["stage 4"]),
+        (BUSY, PoolCapacity(stable=8, canary=1), ["stage 3", "stage 4"]),
+        (ObservedTraffic(1_000, 0.0, in_flight=1.9), PoolCapacity(stable=8, canary=2), []),
+        (ObservedTraffic(0, 0.0), PoolCapacity(stable=8, canary=1), []),
+    ],
+    ids=["equal", "twice the load", "four times", "eight times", "with time to spare", "idle"],
+)
+def test_a_weight_beyond_the_canarys_capacity_is_named(
+    traffic: ObservedTraffic, capacity: PoolCapacity, stages: list[str]
+) -> None:
+    problems = overload_problems(Plan(), traffic, capacity, highest_load=2.0)
+    assert [problem.partition(":")[0] for problem in problems] == stages
+
+
+def test_an_overload_says_what_could_be_carried() -> None:
+    (problem,) = overload_problems(Plan(), BUSY, PoolCapacity(stable=8, canary=2), highest_load=2.0)
+    assert "at 100 % a canary instance carries 4.0 times" in problem
+    assert "at most 50 %" in problem

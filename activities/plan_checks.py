@@ -1,0 +1,77 @@
+"""Whether a plan can be carried out on the traffic and the instances that there are."""
+
+from collections.abc import Sequence
+
+from activities.traffic import TrafficObserver
+from weightshift.analysis.sizing import (
+    ObservedTraffic,
+    PoolCapacity,
+    overload_problems,
+    sample_size_problems,
+    slow_gates,
+)
+from weightshift.contracts.identity import Cohort
+from weightshift.contracts.instance import InstanceState
+from weightshift.contracts.plan import Plan
+from weightshift.contracts.release import ReleaseRequest
+from weightshift.contracts.target import Targets
+from weightshift.errors import InvalidPlan
+
+
+def pool_capacity(states: Sequence[InstanceState]) -> PoolCapacity | None:
+    """Return what the live instances can carry; None when a pool has none. Pure."""
+    carried = {
+        cohort: sum(
+            state.report.servable_capacity
+            for state in states
+            if state.report.cohort is cohort and not state.lost and not state.report.draining
+        )
+        for cohort in Cohort
+    }
+    stable, canary = carried[Cohort.STABLE], carried[Cohort.CANARY]
+    return PoolCapacity(stable=stable, canary=canary) if stable > 0 and canary > 0 else None
+
+
+class PlanChecks:
+    """Refuses what cannot work, and remarks on what may not."""
+
+    def __init__(self, *, traffic: TrafficObserver, highest_load: float) -> None:
+        """Take how many times stable's present load a unit of the canary's capacity may carry at most."""
+        self._traffic = traffic
+        self._highest_load = highest_load
+
+    async def remarks(
+        self, request: ReleaseRequest, targets: Targets, states: Sequence[InstanceState]
+    ) -> tuple[str, ...]:
+        """Return what is worth telling about a plan that may start.
+
+        Raises `InvalidPlan` with every problem at once. What nobody knows is no problem.
+        """
+        if targets.stable is None:
+            return ()
+        traffic = await self._traffic.observe(request.service, stable_revision=targets.stable.revision)
+        if traffic is None:
+            return ("traffic: none was measured lately, so the plan was not compared with it",)
+        capacity = pool_capacity(states)
+        problems = sample_size_problems(request.plan, traffic)
+        overloads = []
+        if capacity is not None:
+            overloads = overload_problems(request.plan, traffic, capacity, highest_load=self._highest_load)
+        if _is_judged(request.plan):
+            problems += overloads
+            overloads = []
+        if problems:
+            raise InvalidPlan("; ".join(problems))
+        return (_describe(traffic), *slow_gates(request.plan, traffic), *overloads)
+
+
+def _is_judged(plan: Plan) -> bool:
+    """Whether anything is judged: the way back after a release is not, and is never refused."""
+    return any(stage.max_window for stage in plan.resolved_stages())
+
+
+def _describe(traffic: ObservedTraffic) -> str:
+    return (
+        f"traffic: about {traffic.requests_per_second:.3g} requests/s on stable, "
+        f"{traffic.error_fraction:.2%} of them failed"
+    )
