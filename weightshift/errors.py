@@ -128,6 +128,19 @@ class MeshUnreachable(Unreachable):
     """The mesh does not answer."""
 
 
+class KubernetesUnreachable(Unreachable):
+    """The Kubernetes API does not answer."""
+
+
+class KubernetesRefused(WeightshiftError):
+    """The Kubernetes API refuses a request: with this HTTP `status`, to be repeated `retry_after` seconds on."""
+
+    def __init__(self, message: str | None = None, *, status: int, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
+
 class MetricsUnreachable(Unreachable):
     """Prometheus does not answer."""
 

@@ -4,6 +4,7 @@ Durations are seconds. Secrets are masked whenever a group is printed.
 """
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -81,14 +82,44 @@ class AuthorisationSettings(BaseSettings):
 
 
 class MeshSettings(BaseSettings):
-    """How to reach the mesh: for file-driven Envoy, its mesh agent."""
+    """Which mesh there is, how to reach it, and which route in it is ours.
 
-    model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_MESH_")
+    `envoy`: file-driven Envoys through their mesh agents, `agent_url` and `agent_token`.
 
+    `istio` and `gateway`: a VirtualService or an HTTPRoute, by its `namespace` and its name, `route_object`.
+    In it, the rule named `route` (empty: the only rule with both backends), in which `stable` and `canary`
+    name Istio's subsets, its hosts, or the backends. `destination_rule` holds the subsets; empty, they are
+    not checked. `istiod_urls`, separated by commas, are asked whether every proxy has a split;
+    `istiod_token_file` is the token for them. In names, `$model` and `$environment` stand for the service.
+
+    `timeout` bounds every call; `confirm_timeout` is how long the data plane may take to show a split.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_MESH_", env_ignore_empty=True)
+
+    adapter: Literal["envoy", "istio", "gateway"] = "envoy"
     agent_url: str = "http://127.0.0.1:8090"
     agent_token: SecretStr = SecretStr("")
-    timeout: float = Field(default=2.0, gt=0)
-    confirm_timeout: float = Field(default=2.0, gt=0)
+    namespace: str = "weightshift"
+    route_object: str = "$model"
+    route: str = ""
+    stable: str = "stable"
+    canary: str = "canary"
+    destination_rule: str = ""
+    istiod_urls: str = ""
+    istiod_token_file: Path | None = None
+    timeout: float = Field(default=2.0, gt=0, le=4)
+    confirm_timeout: float = Field(default=2.0, gt=0, le=10)
+
+
+class KubernetesSettings(BaseSettings):
+    """How to reach the Kubernetes API: from inside the cluster, or by `kubeconfig` and its `context`."""
+
+    model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_KUBERNETES_", env_ignore_empty=True)
+
+    kubeconfig: Path | None = None
+    context: str = ""
+    timeout: float = Field(default=2.0, gt=0, le=4)
 
 
 class MetricsSettings(BaseSettings):
