@@ -106,13 +106,12 @@ def test_probes_and_scrapes_reach_the_ports_that_the_instance_opens(
         }
         assert {settings.data_host, settings.admin_host, settings.live_host} == {"0.0.0.0"}  # noqa: S104
         probes = {
-            kind: (container.spec[f"{kind}Probe"]["httpGet"][key] for key in ("path", "port"))
-            for kind in ("startup", "readiness", "liveness")
+            kind: container.spec[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")
         }
-        assert {kind: tuple(where) for kind, where in probes.items()} == {
-            "startup": ("/startupz", "http"),
-            "readiness": ("/readyz", "http"),
-            "liveness": ("/livez", "live"),
+        assert probes == {
+            "startup": {"path": "/startupz", "port": "http"},
+            "readiness": {"path": "/readyz", "port": "http"},
+            "liveness": {"path": "/livez", "port": "live"},
         }
 
 

@@ -1,0 +1,188 @@
+"""Every object of every overlay is one that an API server takes, hardened, and refers to what is there."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from tests.deploy.manifests import OVERLAYS, Container, Manifest, all_containers, find, objects, rendered
+from tests.kubernetes_api.schemas import ResourceKind, custom_resources
+
+KUBERNETES = "1.34"
+"""The oldest version the manifests are for: pauses of preStop and of native sidecars are stable there."""
+
+CUSTOM: dict[str, ResourceKind] = {one.kind: one for one in custom_resources().values()}
+OPERATORS = {"PodMonitor", "PrometheusRule", "PeerAuthentication"}
+"""Kinds of operators whose schemas the deployment check has, not this suite."""
+
+MADE_BY_PEOPLE = {
+    ("Secret", "weightshift", "weightshift-database"),
+    ("Secret", "weightshift", "weightshift-database-owner"),
+    ("Secret", "weightshift", "weightshift-release-key"),
+    ("Secret", "weightshift", "weightshift-mesh-agent"),
+    ("Secret", "weightshift", "weightshift-metrics"),
+    ("Secret", "weightshift-serving", "ranker-runtime"),
+    ("Secret", "weightshift-serving", "ranker-mesh-agent"),
+    ("Secret", "weightshift-serving", "weightshift-store-read"),
+    ("ConfigMap", "weightshift-serving", "weightshift-accepted-keys"),
+}
+"""What docs/kubernetes.md has people make; no manifest holds a secret."""
+
+EVERY = [(overlay, one) for overlay in OVERLAYS for one in rendered(overlay)]
+IDS = [f"{overlay}/{one['kind']}/{one['metadata']['name']}" for overlay, one in EVERY]
+
+
+@pytest.mark.parametrize("document", [one for _, one in EVERY], ids=IDS)
+def test_an_object_is_valid(document: Manifest) -> None:
+    if document["kind"] in OPERATORS:
+        return
+    if document["kind"] in CUSTOM:
+        kind = CUSTOM[document["kind"]]
+        assert document["apiVersion"] == kind.api_version
+        assert holds(kind.admit(document)["spec"], document["spec"]), "a field is not in the schema"
+        return
+    kubernetes_validate.validate(document, KUBERNETES, strict=True)
+
+
+def holds(stored: Any, written: Any) -> bool:
+    """Whether everything that was written is still there."""
+    if isinstance(written, dict):
+        return isinstance(stored, dict) and all(
+            name in stored and holds(stored[name], value) for name, value in written.items()
+        )
+    if isinstance(written, list):
+        return len(stored) == len(written) and all(map(holds, stored, written))
+    return bool(stored == written)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_objects_are_named_once(overlay: str) -> None:
+    names = [
+        (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in rendered(overlay)
+    ]
+    assert len(names) == len(set(names))
+
+
+def references(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Return what a pod refers to by name: secrets, maps and claims."""
+    kinds = {
+        "secretKeyRef": "Secret",
+        "secretRef": "Secret",
+        "configMapRef": "ConfigMap",
+        "configMap": "ConfigMap",
+    }
+    if isinstance(value, dict):
+        if key in kinds and "name" in value:
+            yield kinds[key], value["name"]
+        if key == "secret" and "secretName" in value:
+            yield "Secret", value["secretName"]
+        if key == "persistentVolumeClaim":
+            yield "PersistentVolumeClaim", value["claimName"]
+        for name, one in value.items():
+            yield from references(one, name)
+    elif isinstance(value, list):
+        for one in value:
+            yield from references(one, key)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_references_lead_somewhere(overlay: str) -> None:
+    present = {
+        (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in rendered(overlay)
+    } | MADE_BY_PEOPLE
+    for workload in objects(overlay, "Deployment") + objects(overlay, "Job"):
+        namespace = workload["metadata"]["namespace"]
+        pod = workload["spec"]["template"]["spec"]
+        assert ("ServiceAccount", namespace, pod["serviceAccountName"]) in present
+        for kind, name in references(pod):
+            assert name == "kube-root-ca.crt" or (kind, namespace, name) in present, (kind, name)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_no_manifest_holds_a_secret(overlay: str) -> None:
+    assert not objects(overlay, "Secret")
+
+
+@pytest.mark.parametrize("container", all_containers(), ids=str)
+def test_a_container_is_hardened(container: Container) -> None:
+    security = container.spec["securityContext"]
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    pod = container.pod["securityContext"]
+    assert pod["runAsNonRoot"] is True
+    assert pod["runAsUser"] >= 10_000
+    assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container.pod["automountServiceAccountToken"] is False
+    assert {"cpu", "memory"} <= set(container.spec["resources"]["limits"])
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_namespaces_are_restricted_and_deny_by_default(overlay: str) -> None:
+    denied = {
+        one["metadata"]["namespace"]
+        for one in objects(overlay, "NetworkPolicy")
+        if one["spec"]["podSelector"] == {}
+        and set(one["spec"]["policyTypes"]) == {"Ingress", "Egress"}
+        and not one["spec"].get("ingress")
+        and not one["spec"].get("egress")
+    }
+    namespaces = objects(overlay, "Namespace")
+    assert denied == {one["metadata"]["name"] for one in namespaces}
+    for one in namespaces:
+        assert one["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_access_is_to_named_objects_only(overlay: str) -> None:
+    assert not objects(overlay, "ClusterRole")
+    for role in objects(overlay, "Role"):
+        for rule in role["rules"]:
+            assert rule["resourceNames"]
+            assert set(rule["verbs"]) <= {"get", "patch"}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_network_policies_select_pods_that_exist(overlay: str) -> None:
+    labels = [
+        (one["metadata"]["namespace"], one["spec"]["template"]["metadata"]["labels"])
+        for one in objects(overlay, "Deployment") + objects(overlay, "Job")
+    ]
+    for policy in objects(overlay, "NetworkPolicy"):
+        selector = policy["spec"]["podSelector"]
+        wanted = selector.get("matchLabels", {})
+        for value in [wanted.get("app.kubernetes.io/name"), *expressions(selector)]:
+            if value is not None:
+                assert any(
+                    namespace == policy["metadata"]["namespace"] and own["app.kubernetes.io/name"] == value
+                    for namespace, own in labels
+                ), value
+
+
+def expressions(selector: Manifest) -> list[str]:
+    return [value for one in selector.get("matchExpressions", ()) for value in one["values"]]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("cohort", ["stable", "canary"])
+def test_a_cohort_can_be_disturbed_without_harm(overlay: str, cohort: str) -> None:
+    deployment = find(overlay, "Deployment", f"ranker-{cohort}")["spec"]
+    assert deployment["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    assert len(deployment["template"]["spec"]["topologySpreadConstraints"]) == 2
+    budget = find(overlay, "PodDisruptionBudget", f"ranker-{cohort}")["spec"]
+    own = deployment["template"]["metadata"]["labels"]
+    assert budget["selector"]["matchLabels"].items() <= own.items()
+    assert deployment["selector"]["matchLabels"].items() <= own.items()
+
+
+@pytest.mark.parametrize("overlay", ["istio", "gateway-api"])
+@pytest.mark.parametrize("cohort", ["stable", "canary"])
+def test_an_instance_asks_for_a_gpu_and_goes_where_there_is_one(overlay: str, cohort: str) -> None:
+    pod = find(overlay, "Deployment", f"ranker-{cohort}")["spec"]["template"]["spec"]
+    resources = pod["containers"][0]["resources"]
+    assert resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"] == "1"
+    assert pod["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
+    autoscaler = find(overlay, "HorizontalPodAutoscaler", f"ranker-{cohort}")["spec"]
+    assert autoscaler["scaleTargetRef"]["name"] == f"ranker-{cohort}"
+    assert not [one for one in autoscaler["metrics"] if one["type"] == "Resource"]
