@@ -3,11 +3,18 @@
 Durations are seconds. Secrets are masked whenever a group is printed.
 """
 
+import ipaddress
+from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from weightshift.contracts.base import Name
+
+_SHORTEST_SECRET = 16
 
 
 class TemporalSettings(BaseSettings):
@@ -135,3 +142,61 @@ class MetricsSettings(BaseSettings):
     timeout: float = Field(default=5.0, gt=0)
     scrape_interval: float = Field(default=15.0, gt=0)
     calibration: float = Field(default=600.0, gt=0)
+
+
+class ChannelForm(StrEnum):
+    """What a notification looks like: signed JSON, or the text that Slack and its kin read."""
+
+    JSON = "json"
+    SLACK = "slack"
+
+
+class ChannelSettings(BaseModel):
+    """One receiver of notifications: its address, and the secret that its requests are signed with.
+
+    The address is https, or http on this machine, and carries no credentials of its own.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    url: SecretStr
+    secret: SecretStr = SecretStr("")
+    form: ChannelForm = ChannelForm.JSON
+
+    @field_validator("url")
+    @classmethod
+    def _safe(cls, url: SecretStr) -> SecretStr:
+        parts = urlsplit(url.get_secret_value())
+        if not parts.hostname or parts.username or parts.password:
+            raise ValueError("give scheme, host and path, without user and password")
+        if parts.scheme != "https" and not (parts.scheme == "http" and _is_loopback(parts.hostname)):
+            raise ValueError("give an https address; http is for this machine only")
+        return url
+
+    @model_validator(mode="after")
+    def _signed(self) -> Self:
+        if self.form is ChannelForm.JSON and len(self.secret.get_secret_value()) < _SHORTEST_SECRET:
+            raise ValueError(f"a json channel needs a `secret` of at least {_SHORTEST_SECRET} characters")
+        return self
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class NotifySettings(BaseSettings):
+    """Where notifications go: channels by name, in JSON, here or in a file that a secret is mounted as.
+
+    `timeout` is how long a receiver may take to answer.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="WEIGHTSHIFT_NOTIFY_", env_ignore_empty=True, hide_input_in_errors=True
+    )
+
+    channels: dict[Name, ChannelSettings] = Field(default_factory=dict)
+    channels_file: Path | None = None
+    timeout: float = Field(default=5.0, gt=0, le=8.0)
