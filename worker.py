@@ -4,9 +4,12 @@ import asyncio
 import contextlib
 import signal
 import sys
+from collections.abc import Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Literal
 
+import httpx
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from temporalio.client import Client
@@ -19,12 +22,15 @@ from activities.approvals import ApprovalActivities
 from activities.fleet import FleetActivities
 from activities.mesh import MeshActivities
 from activities.metrics import MetricsActivities
+from activities.notify import Channel, NotifyActivities
 from activities.options import CONTROL_QUEUE, mesh_queue
 from activities.plan_checks import PlanChecks
 from activities.prometheus import PrometheusReader
 from activities.registry import RegistryActivities
 from activities.stage_metrics import MetricsReader
 from activities.traffic import MeasuredTraffic
+from activities.waves import WaveActivities
+from activities.webhook import open_channels
 from weightshift.artifacts.configured_keys import release_authoriser
 from weightshift.errors import WeightshiftError
 from weightshift.mesh.base import Mesh
@@ -35,6 +41,7 @@ from weightshift.settings import (
     AuthorisationSettings,
     MeshSettings,
     MetricsSettings,
+    NotifySettings,
     RegistrySettings,
     TemporalSettings,
 )
@@ -84,20 +91,26 @@ def build_workers(
     registry: Registry,
     mesh: Mesh,
     reader: MetricsReader,
-    lost_after: timedelta,
     settings: WorkerSettings,
-    operator_may_approve: bool = False,
+    registry_settings: RegistrySettings,
+    channels: Mapping[str, Channel] = MappingProxyType({}),
     task_queue: str = CONTROL_QUEUE,
 ) -> tuple[Worker, Worker]:
     """Return the control worker, and the mesh worker with slots of its own."""
+    lost_after = timedelta(seconds=registry_settings.lost_after)
     fleet = FleetActivities(
         registry=registry, lost_after=lost_after, poll=timedelta(seconds=settings.fleet_poll)
     )
-    approvals = ApprovalActivities(registry=registry, operator_may_approve=operator_may_approve)
-    checks = PlanChecks(traffic=MeasuredTraffic(reader=reader), highest_load=settings.highest_load)
+    approvals = ApprovalActivities(
+        registry=registry, operator_may_approve=registry_settings.pusher_may_approve
+    )
+    checks = PlanChecks(
+        traffic=MeasuredTraffic(reader=reader), highest_load=settings.highest_load, channels=channels
+    )
     admission = RegistryActivities(
         registry=registry, mesh=mesh, approvals=approvals, checks=checks, lost_after=lost_after
     )
+    waves = WaveActivities(registry=registry)
     metrics = MetricsActivities(reader=reader, registry=registry, mesh=mesh, lost_after=lost_after)
     control = Worker(
         client,
@@ -106,6 +119,8 @@ def build_workers(
         activities=[
             admission.admit,
             approvals.check,
+            waves.grant,
+            waves.revoke,
             admission.publish,
             admission.complete,
             fleet.download,
@@ -113,6 +128,7 @@ def build_workers(
             fleet.warm_up,
             fleet.check_capacity,
             metrics.observe,
+            NotifyActivities(channels=channels).send,
         ],
         max_concurrent_activities=_CONTROL_SLOTS,
         graceful_shutdown_timeout=timedelta(seconds=settings.graceful_shutdown),
@@ -145,6 +161,7 @@ async def _connect(temporal: TemporalSettings, settings: WorkerSettings) -> Clie
 async def main() -> None:
     """Run both workers until SIGTERM or SIGINT, then let activities end gracefully."""
     settings, temporal, registry_settings = WorkerSettings(), TemporalSettings(), RegistrySettings()
+    notify_settings = NotifySettings()
     authoriser = release_authoriser(AuthorisationSettings())
     client = await _connect(temporal, settings)
     stop = asyncio.Event()
@@ -160,14 +177,15 @@ async def main() -> None:
         stack.push_async_callback(registry.close)
         mesh = open_mesh(MeshSettings())
         stack.push_async_callback(mesh.aclose)
+        http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
         workers = build_workers(
             client,
             registry=registry,
             mesh=mesh,
             reader=PrometheusReader(settings=MetricsSettings()),
-            lost_after=timedelta(seconds=registry_settings.lost_after),
             settings=settings,
-            operator_may_approve=registry_settings.pusher_may_approve,
+            registry_settings=registry_settings,
+            channels=open_channels(notify_settings, http),
         )
         for worker in workers:
             await stack.enter_async_context(worker)

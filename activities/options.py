@@ -21,11 +21,14 @@ from weightshift.contracts.commands import (
     Observation,
     Observed,
     PublishCommand,
+    WaveCommand,
 )
 from weightshift.contracts.identity import Service
+from weightshift.contracts.notification import Notification
 from weightshift.contracts.release import Admission
 from weightshift.contracts.target import Target
 from weightshift.contracts.traffic import MeshState
+from weightshift.contracts.wave import WaveGrant, WaveRevocation
 
 Argument = TypeVar("Argument")
 Answer = TypeVar("Answer")
@@ -45,6 +48,12 @@ _EAGER = RetryPolicy(
     initial_interval=timedelta(milliseconds=50),
     backoff_coefficient=1.5,
     maximum_interval=timedelta(seconds=2),
+)
+_COURTEOUS = RetryPolicy(
+    initial_interval=timedelta(seconds=1),
+    backoff_coefficient=2,
+    maximum_interval=timedelta(minutes=1),
+    maximum_attempts=8,
 )
 
 
@@ -76,6 +85,8 @@ SEAL = Call[PublishCommand, Target]("registry.publish", Target, give_up_after=No
 CHECK_APPROVALS = Call[ApprovalCheck, CheckedApprovals](
     "registry.check_approvals", CheckedApprovals, give_up_after=timedelta(seconds=15)
 )
+GRANT_WAVE = Call[WaveCommand, WaveGrant]("registry.grant_wave", WaveGrant)
+REVOKE_WAVES = Call[WaveRevocation, None]("registry.revoke_waves", type(None), give_up_after=None)
 COMPLETE = Call[CompleteCommand, None]("registry.complete", type(None), give_up_after=None)
 
 
@@ -107,4 +118,8 @@ OBSERVE = Call[Observation, Observed](
     longest_attempt=_LONGEST_ATTEMPT,
     give_up_after=None,
     heartbeat=_HEARTBEAT,
+)
+
+NOTIFY = Call[Notification, None](
+    "notify.send", type(None), retry=_COURTEOUS, longest_attempt=timedelta(seconds=10)
 )

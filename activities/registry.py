@@ -163,7 +163,11 @@ class RegistryActivities:
 def _live_instances(states: Sequence[InstanceState]) -> dict[Cohort, tuple[InstanceRef, ...]]:
     return {
         cohort: tuple(
-            InstanceRef(instance_id=state.report.instance_id, boot_id=state.report.boot_id)
+            InstanceRef(
+                instance_id=state.report.instance_id,
+                boot_id=state.report.boot_id,
+                capacity=state.report.servable_capacity,
+            )
             for state in states
             if state.report.cohort is cohort and not state.lost
         )

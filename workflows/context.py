@@ -10,7 +10,7 @@ from temporalio.common import SearchAttributeKey
 
 with workflow.unsafe.imports_passed_through():
     from activities.options import Call, mesh_queue
-    from weightshift.contracts.commands import Admittance, CarriedWealth, FleetProgress
+    from weightshift.contracts.commands import Admittance, CarriedWealth, FleetProgress, InstanceRef
     from weightshift.contracts.evidence import Evidence
     from weightshift.contracts.identity import Fence
     from weightshift.contracts.release import (
@@ -78,8 +78,10 @@ class ReleaseContext:
         self.promote_requested = False
         self.paused = False
         self.gates: ApprovalGates | None = None
+        self.granted: tuple[InstanceRef, ...] = ()
         self.steps: list[Step] = []
         self.evidence: tuple[Evidence, ...] = ()
+        self.notices: list[workflow.ActivityHandle[None]] = []
         self._sequence = 0
         self._searchable = _PREPARING
 

@@ -1,7 +1,6 @@
-"""The way forward: admit, prepare the canary, shift traffic, hand over to stable, retire."""
+"""The way forward: admit, prepare the canary, shift traffic; and the end of it all."""
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from activities.options import (
@@ -27,12 +26,14 @@ with workflow.unsafe.imports_passed_through():
     )
     from weightshift.contracts.identity import Cohort
     from weightshift.contracts.instance import CandidatePhase
+    from weightshift.contracts.notification import NotificationEvent
     from weightshift.contracts.plan import ResolvedStage
     from weightshift.contracts.release import Admission, Completion, Outcome, ReleasePhase
     from weightshift.contracts.target import Publication, Target
     from weightshift.contracts.traffic import TrafficSplit
     from workflows.context import ReleaseContext
     from workflows.human_gate import open_gates, pass_gate
+    from workflows.notices import notify
     from workflows.observe import StageBreached, StageObservation, observe_stage
     from workflows.rollback import Position
 
@@ -49,6 +50,7 @@ async def admit(context: ReleaseContext) -> None:
     context.interruptible = True
     context.traffic = context.admitted.traffic
     _tell_admission(context, context.admitted)
+    notify(context, NotificationEvent.START, request.reason or "no reason was given")
     open_gates(context)
     if context.admitted.taken_over is not None:
         await _end_split_of(context, context.admitted.taken_over)
@@ -81,7 +83,12 @@ async def _end_split_of(context: ReleaseContext, abandoned: str) -> None:
 
 
 async def publish(
-    context: ReleaseContext, cohort: Cohort, artifact_id: str, *, expected_revision: int
+    context: ReleaseContext,
+    cohort: Cohort,
+    artifact_id: str,
+    *,
+    expected_revision: int,
+    requires_grant: bool = False,
 ) -> Target:
     """Publish an artifact to a cohort, if nobody else did since its revision was read."""
     fence = context.next_fence()
@@ -90,6 +97,7 @@ async def publish(
         cohort=cohort,
         artifact_id=artifact_id,
         expected_revision=expected_revision,
+        requires_grant=requires_grant,
         fence=fence,
         operation_id=context.operation_id(fence),
         release_id=context.request.release_id,
@@ -143,6 +151,7 @@ async def shift_traffic(context: ReleaseContext) -> None:
         context.stage_weight = stage.weight
         context.enter(ReleasePhase.OBSERVING, f"shifting {stage.weight} % to canary")
         await shift(context, TrafficSplit.with_canary(stage.weight))
+        notify(context, NotificationEvent.STAGE, f"{stage.weight} % of the traffic is on canary")
         before = await observe_stage(context, stage)
 
 
@@ -173,86 +182,6 @@ async def shift(context: ReleaseContext, split: TrafficSplit) -> None:
     context.read_back(state)
 
 
-async def take_over(context: ReleaseContext) -> None:
-    """Swap stable while the canary carries everything, then give the traffic back to it."""
-    await context.wait(lambda: not context.paused)
-    context.stage_weight = None
-    stable = context.admittance.targets.stable
-    context.position = Position.STABLE_PUBLISH_IN_FLIGHT
-    context.enter(ReleasePhase.PROMOTING, f"publishing {context.request.artifact_id} to stable")
-    target = await publish(
-        context,
-        Cohort.STABLE,
-        context.request.artifact_id,
-        expected_revision=stable.revision if stable else 0,
-    )
-    context.position = Position.STABLE_SWAPPING
-    await context.execute(
-        WARM_UP,
-        fleet_wait(context, Cohort.STABLE, target.revision, CandidatePhase.DRY_RUNNING),
-        summary=f"{context.phase}: warm-up revision {target.revision} on stable",
-        give_up_after=context.request.plan.load_deadline,
-    )
-    context.enter(ReleasePhase.RETURNING, "returning traffic to stable")
-    await shift(context, TrafficSplit.all_to(Cohort.STABLE))
-    context.settle(Outcome.PROMOTED, f"{context.request.artifact_id} serves on stable")
-    context.tell(f"promoted: stable serves {context.request.artifact_id}, traffic {context.split}")
-
-
-async def retain(context: ReleaseContext) -> None:
-    """Keep the previous artifact warm on the canary for a while, then retire it.
-
-    The release is promoted already: when the parachute cannot be packed, the way back is a reload. A plan
-    that retains nothing goes straight to retirement.
-    """
-    if context.request.plan.retain:
-        await _parachute(context)
-    await _retire(context)
-
-
-async def _parachute(context: ReleaseContext) -> None:
-    stable = context.admittance.targets.stable
-    previous = stable.artifact_id if stable else context.request.artifact_id
-    context.promote_requested = False
-    context.enter(ReleasePhase.PARACHUTE, f"warming {previous} on canary as the way back")
-    try:
-        await _warm_canary(context, previous, tolerate_lost=False)
-    except ActivityError as error:
-        context.tell(f"no parachute: {error.cause}")
-        return
-    context.position = Position.PARACHUTE_UP
-    await context.wait(
-        lambda: context.promote_requested,
-        timeout=context.request.plan.retain,
-        summary=f"parachute: {previous} stays warm",
-    )
-
-
-async def _retire(context: ReleaseContext) -> None:
-    """Let go of the parachute: the canary takes the promoted artifact, so that both pools are alike."""
-    context.position = Position.RETIRING
-    artifact_id = context.request.artifact_id
-    context.enter(ReleasePhase.RETIRING, f"retiring: canary adopts {artifact_id}")
-    try:
-        await _warm_canary(context, artifact_id, tolerate_lost=True)
-    except ActivityError as error:
-        context.tell(f"canary did not adopt {artifact_id}: {error.cause}")
-
-
-async def _warm_canary(context: ReleaseContext, artifact_id: str, *, tolerate_lost: bool) -> None:
-    """Publish an artifact to the idle canary and wait until every instance holds it."""
-    target = await publish(context, Cohort.CANARY, artifact_id, expected_revision=context.canary_revision)
-    context.canary_revision = target.revision
-    await context.execute(
-        WARM_UP,
-        fleet_wait(
-            context, Cohort.CANARY, target.revision, CandidatePhase.DRY_RUNNING, tolerate_lost=tolerate_lost
-        ),
-        summary=f"{context.phase}: warm-up revision {target.revision} on canary",
-        give_up_after=context.request.plan.load_deadline,
-    )
-
-
 async def finish(context: ReleaseContext) -> None:
     """Record the outcome and free the lock, last of all: another release may start after it."""
     context.interruptible = False
@@ -271,6 +200,7 @@ async def finish(context: ReleaseContext) -> None:
         summary=f"free {context.request.service}: {outcome}",
     )
     context.enter(ReleasePhase.DONE, f"{outcome}: {context.reason}")
+    notify(context, NotificationEvent.END, context.reason)
 
 
 def fleet_wait(

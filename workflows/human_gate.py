@@ -6,9 +6,11 @@ from temporalio.exceptions import ApplicationError
 with workflow.unsafe.imports_passed_through():
     from activities.options import CHECK_APPROVALS
     from weightshift.contracts.approval import ApprovalCheck, CheckedApproval
+    from weightshift.contracts.notification import NotificationEvent
     from weightshift.contracts.release import GivenApproval, ReleasePhase
     from workflows.approvals import ApprovalGates
     from workflows.context import ReleaseContext
+    from workflows.notices import notify
     from workflows.observe import StageObservation
 
 _REFUSED = "ApprovalInvalid"
@@ -74,9 +76,9 @@ async def pass_gate(context: ReleaseContext, weight: int, before: StageObservati
     gates = context.gates
     if gates is not None and not gates.is_open(weight):
         context.held = True
-        context.enter(
-            ReleasePhase.AWAITING_APPROVAL, f"waiting for {gates.waiting_for(weight)} before {weight} %"
-        )
+        waiting = f"waiting for {gates.waiting_for(weight)} before {weight} %"
+        context.enter(ReleasePhase.AWAITING_APPROVAL, waiting)
+        notify(context, NotificationEvent.HOLD, waiting)
         try:
             if before is None:
                 await context.wait(lambda: gates.is_open(weight))

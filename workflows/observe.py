@@ -8,9 +8,11 @@ from temporalio import exceptions, workflow
 with workflow.unsafe.imports_passed_through():
     from activities.options import OBSERVE
     from weightshift.contracts.commands import Observation, Observed, ObserveMode
+    from weightshift.contracts.notification import NotificationEvent
     from weightshift.contracts.plan import OnInconclusive, ResolvedStage
     from weightshift.contracts.verdict import StageOutcome, StageVerdict
     from workflows.context import ReleaseContext
+    from workflows.notices import notify
 
 
 _JUDGE_GRACE = timedelta(minutes=2)
@@ -91,7 +93,9 @@ class StageObservation:
             raise StageBreached(f"inconclusive: {observed.verdict.reason}")
         self._mode = ObserveMode.HOLD
         context.held = True
-        context.tell(f"held at {self._stage.weight} %: {observed.verdict.reason}")
+        held = f"held at {self._stage.weight} %: {observed.verdict.reason}"
+        context.tell(held)
+        notify(context, NotificationEvent.HOLD, held)
         return False
 
     async def _judge(self, *, until: Callable[[], bool]) -> Observed | None:

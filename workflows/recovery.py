@@ -10,12 +10,15 @@ with workflow.unsafe.imports_passed_through():
     from weightshift.contracts.commands import MeshWrite, PublishCommand
     from weightshift.contracts.identity import Cohort
     from weightshift.contracts.instance import CandidatePhase
+    from weightshift.contracts.notification import NotificationEvent
     from weightshift.contracts.release import Outcome, ReleasePhase
     from weightshift.contracts.target import Publication, Target
     from weightshift.contracts.traffic import TrafficSplit
     from workflows.context import ReleaseContext
     from workflows.forward import fleet_wait
-    from workflows.rollback import plan_rollback
+    from workflows.notices import notify
+    from workflows.rollback import Position, canary_share, plan_rollback
+    from workflows.waves import granted_share, revoke_waves
 
 _RESTORE_PAUSE = timedelta(seconds=10)
 
@@ -26,12 +29,14 @@ async def roll_back(context: ReleaseContext, reason: str, decided_at: datetime) 
     context.outcome = None  # a release that was promoted is not any more
     plan = plan_rollback(context.position)
     context.enter(ReleasePhase.ROLLING_BACK, f"rolling back: {reason}")
+    notify(context, NotificationEvent.ROLLBACK, reason)
     if plan.cut_to is not None:
-        await _cut(context, plan.cut_to)
+        await _cut(context, TrafficSplit.all_to(plan.cut_to))
         _traffic_is_back(context, decided_at)
+    await _share_out(context, reason)
     if plan.restore_stable:
         await _restore_stable(context)
-        await _cut(context, Cohort.STABLE)
+        await _cut(context, TrafficSplit.all_to(Cohort.STABLE))
         _traffic_is_back(context, decided_at)
     if plan.seal_canary:
         await _seal(context, Cohort.CANARY)
@@ -49,9 +54,18 @@ def _traffic_is_back(context: ReleaseContext, decided_at: datetime) -> None:
         context.traffic_is_back = True
 
 
-async def _cut(context: ReleaseContext, cohort: Cohort) -> None:
-    """Send all traffic to one cohort, retrying without end; only a newer command may win."""
-    split = TrafficSplit.all_to(cohort)
+async def _share_out(context: ReleaseContext, reason: str) -> None:
+    """Where only a part of the capacity is healthy, give it what it can carry until the rest is back."""
+    granted = granted_share(context.granted, context.admittance.stable)
+    share = canary_share(context.position, context.request.plan, granted=granted)
+    if share is not None:
+        await _cut(context, TrafficSplit.with_canary(share))
+    if context.position is Position.STABLE_IN_WAVES:
+        await revoke_waves(context, reason)
+
+
+async def _cut(context: ReleaseContext, split: TrafficSplit) -> None:
+    """Write a split, retrying without end; only a newer command may win."""
     try:
         state = await context.execute_to_the_end(
             CUT,
@@ -65,7 +79,7 @@ async def _cut(context: ReleaseContext, cohort: Cohort) -> None:
             READ_MESH, context.request.service, summary="rollback: read back what a newer command does"
         )
         context.read_back(state)
-        context.tell(f"traffic is {state.split} and was not moved to {cohort}: {describe(error)}")
+        context.tell(f"traffic is {state.split} and was not moved to {split}: {describe(error)}")
         return
     context.read_back(state)
     shown = "read back from the mesh" if state.confirmed else "accepted, but not shown yet by every proxy"

@@ -21,9 +21,11 @@ with workflow.unsafe.imports_passed_through():
     )
     from workflows.context import Interrupted, ReleaseContext
     from workflows.first_release import run_first_release
-    from workflows.forward import admit, finish, prepare_canary, retain, shift_traffic, take_over
+    from workflows.forward import admit, finish, prepare_canary, shift_traffic
     from workflows.human_gate import count_approval, may_approve
+    from workflows.notices import settle_notices
     from workflows.observe import StageBreached
+    from workflows.promotion import retain, take_over
     from workflows.recovery import describe, roll_back
 
 _ROLLBACK = "rollback"
@@ -57,6 +59,7 @@ class ReleaseWorkflow:
             await roll_back(context, describe(error), workflow.now())
             await finish(context)
         await workflow.wait_condition(workflow.all_handlers_finished)
+        await settle_notices(context)
         return ReleaseResult(
             release_id=request.release_id,
             outcome=context.outcome or Outcome.REFUSED,

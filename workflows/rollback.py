@@ -6,14 +6,18 @@
 | canary published, or carrying traffic | stable | cut to stable, seal the canary |
 | publish to stable in flight | stable | cut to stable at once, seal both |
 | stable swapping, returning, retiring | the caches | freeze the split, restore stable, shift there, seal |
+| stable swapping in waves | the part of stable not granted yet | lessen the canary's share, then as above |
 | parachute up | the canary, warm at 0 % | cut to the canary, restore stable, shift there, seal both |
+| the same, on a canary that is too small | the canary, for its share | its share, then as above |
 | first release of a service | nowhere | nothing to go back to |
 """
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
 from weightshift.contracts.identity import Cohort
+from weightshift.contracts.plan import OnPartial, Plan
 
 
 class Position(StrEnum):
@@ -24,7 +28,9 @@ class Position(StrEnum):
     CANARY_SERVING = "canary-serving"
     STABLE_PUBLISH_IN_FLIGHT = "stable-publish-in-flight"
     STABLE_SWAPPING = "stable-swapping"
+    STABLE_IN_WAVES = "stable-in-waves"
     PARACHUTE_UP = "parachute-up"
+    SMALL_PARACHUTE_UP = "small-parachute-up"
     RETIRING = "retiring"
     FIRST_RELEASE = "first-release"
 
@@ -56,14 +62,36 @@ _PLANS = {
         cut_to=Cohort.STABLE, restore_stable=True, seal_canary=True
     ),
     Position.STABLE_SWAPPING: _CACHES_ARE_HEALTHY,
+    Position.STABLE_IN_WAVES: _CACHES_ARE_HEALTHY,
     Position.PARACHUTE_UP: RollbackPlan(cut_to=Cohort.CANARY, restore_stable=True, seal_canary=True),
+    Position.SMALL_PARACHUTE_UP: _CACHES_ARE_HEALTHY,
     Position.RETIRING: _CACHES_ARE_HEALTHY,
 }
+_RELOADING = (
+    Position.STABLE_SWAPPING,
+    Position.STABLE_IN_WAVES,
+    Position.SMALL_PARACHUTE_UP,
+    Position.RETIRING,
+)
 
 
 def plan_rollback(position: Position) -> RollbackPlan:
     """Return what a rollback from this position does."""
     return _PLANS[position]
+
+
+def canary_share(position: Position, plan: Plan, *, granted: float) -> int | None:
+    """Return the canary's share (percent) while stable is restored; None to leave the split as it is.
+
+    `granted` is the fraction of stable's capacity that was allowed to swap: the rest is healthy and takes
+    over what it can of the canary's requests. A parachute too small for everything takes what it carried.
+    """
+    weight = plan.stages[-1].weight
+    if position is Position.SMALL_PARACHUTE_UP:
+        return weight
+    if position is Position.STABLE_IN_WAVES:
+        return 0 if plan.on_partial is OnPartial.SHED else math.floor(weight * granted)
+    return None
 
 
 def way_back(position: Position, reload_seconds: float | None) -> str:
@@ -73,6 +101,6 @@ def way_back(position: Position, reload_seconds: float | None) -> str:
     """
     if position is Position.FIRST_RELEASE:
         return "none"
-    if position in (Position.STABLE_SWAPPING, Position.RETIRING):
+    if position in _RELOADING:
         return f"reload ~{reload_seconds:.0f} s" if reload_seconds is not None else "reload"
     return "instant"

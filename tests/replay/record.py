@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
-from tests.workflow.harness import FAST_PLAN, UNJUDGED_PLAN, Harness, time_skipping_server
+from tests.workflow.harness import FAST_PLAN, IN_PLACE, UNJUDGED_PLAN, Harness, time_skipping_server
+from tests.workflow.twins import Listener
 from weightshift.contracts.plan import Stage
 from weightshift.contracts.release import Intervention, ReleasePhase, RollbackRequest
 from weightshift.contracts.verdict import StageOutcome
@@ -109,6 +110,25 @@ async def approved_at_two_gates(harness: Harness) -> None:
     await harness.result()
 
 
+async def told_of_a_hold_and_a_rollback(harness: Harness) -> None:
+    """A channel hears of the start, two stages, a hold, the rollback and the end."""
+    harness.channels["releases"] = Listener()
+    harness.observations.outcomes[5] = [StageOutcome.INCONCLUSIVE, StageOutcome.HEALTHY]
+    harness.observations.outcomes[25] = [StageOutcome.BREACH]
+    await harness.release("v42", FAST_PLAN.model_copy(update={"notify": ("releases",)}))
+
+
+async def promoted_in_place(harness: Harness) -> None:
+    """Stable swaps in two waves while the canary keeps its share."""
+    await harness.release("v42", IN_PLACE)
+
+
+async def rolled_back_from_the_second_wave(harness: Harness) -> None:
+    """One instance of stable has swapped and the other cannot."""
+    harness.fleet.unfit.add("stable-1 v42")
+    await harness.release("v42", IN_PLACE)
+
+
 async def first_release(harness: Harness) -> None:
     """Nothing serves yet: the harness has released v41 already."""
 
@@ -125,6 +145,9 @@ PATHS: dict[str, Callable[[Harness], Awaitable[None]]] = {
         held_paused_and_promoted_by_hand,
         rolled_back_under_the_parachute,
         approved_at_two_gates,
+        promoted_in_place,
+        rolled_back_from_the_second_wave,
+        told_of_a_hold_and_a_rollback,
         first_release,
     )
 }

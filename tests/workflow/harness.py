@@ -19,15 +19,17 @@ from temporalio.worker import Worker
 from activities.approvals import ApprovalActivities
 from activities.fleet import FleetActivities
 from activities.mesh import MeshActivities
+from activities.notify import Channel, NotifyActivities
 from activities.options import mesh_queue
 from activities.plan_checks import PlanChecks
 from activities.registry import RegistryActivities
+from activities.waves import WaveActivities
 from tests.workflow.twins import CountingMesh, ScriptedObservations, SimulatedFleet, ToldTraffic
 from weightshift.client import ReleaseClient
 from weightshift.contracts.approval import Approval, ApprovalRequest
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.manifest import ArtifactRecord
-from weightshift.contracts.plan import Gate, Metric, Plan, Stage
+from weightshift.contracts.plan import Gate, Metric, Plan, Promotion, Stage
 from weightshift.contracts.release import (
     Outcome,
     ReleasePhase,
@@ -51,6 +53,15 @@ FAST_PLAN = Plan(
 
 UNJUDGED_PLAN = FAST_PLAN.model_copy(update={"window": timedelta(), "max_window": timedelta()})
 """Stages without windows, so that nothing but the parachute takes time."""
+
+IN_PLACE = FAST_PLAN.model_copy(
+    update={
+        "stages": (Stage(weight=5), Stage(weight=40)),
+        "promotion": Promotion.IN_PLACE,
+        "load_deadline": timedelta(minutes=5),
+    }
+)
+"""Stable keeps traffic, and swaps one instance at a time."""
 
 
 @contextlib.asynccontextmanager
@@ -86,6 +97,7 @@ class Harness:
         self.traffic = ToldTraffic()
         self.observations = ScriptedObservations(self.registry)
         self.client = ReleaseClient(client=environment.client, task_queue=self.queue)
+        self.channels: dict[str, Channel] = {}
         self._count = 0
 
     async def artifact(self, artifact_id: str) -> None:
@@ -166,7 +178,7 @@ class Harness:
             registry=self.registry,
             mesh=self.mesh,
             approvals=ApprovalActivities(registry=self.registry),
-            checks=PlanChecks(traffic=self.traffic, highest_load=2.0),
+            checks=PlanChecks(traffic=self.traffic, highest_load=2.0, channels=self.channels),
             lost_after=LOST_AFTER,
         )
 
@@ -191,6 +203,7 @@ class Harness:
         admission = self.admission()
         fleet = FleetActivities(registry=self.registry, lost_after=LOST_AFTER, poll=timedelta(milliseconds=5))
         traffic = MeshActivities(mesh=self.mesh)
+        waves = WaveActivities(registry=self.registry)
         return [
             Worker(
                 client,
@@ -199,6 +212,8 @@ class Harness:
                 activities=[
                     admission.admit,
                     ApprovalActivities(registry=self.registry).check,
+                    waves.grant,
+                    waves.revoke,
                     admission.publish,
                     admission.complete,
                     fleet.download,
@@ -206,6 +221,7 @@ class Harness:
                     fleet.warm_up,
                     fleet.check_capacity,
                     self.observations.observe,
+                    NotifyActivities(channels=self.channels).send,
                 ],
             ),
             Worker(client, task_queue=mesh_queue(self.queue), activities=[traffic.write, traffic.read]),

@@ -16,6 +16,7 @@ from weightshift.contracts.instance import (
     InstanceReport,
     LoadedGeneration,
 )
+from weightshift.contracts.notification import Notification
 from weightshift.contracts.target import Target
 from weightshift.contracts.traffic import MeshState, TrafficSplit
 from weightshift.contracts.verdict import StageOutcome, StageVerdict
@@ -24,7 +25,10 @@ from weightshift.registry.memory import MemoryRegistry
 
 
 class SimulatedFleet:
-    """Instances that follow their cohort's target at once, unless told how to misbehave."""
+    """Instances that follow their cohort's target at once, in waves by their grants, unless told otherwise.
+
+    `unfit` and `stuck` name artifacts, or one instance's: `stable-0 v42`.
+    """
 
     def __init__(self, registry: MemoryRegistry, service: Service) -> None:
         self._registry = registry
@@ -34,6 +38,7 @@ class SimulatedFleet:
         self.stuck: set[str] = set()
         self.capacities: dict[str, float] = {}
         self.served: list[tuple[str, int, str]] = []
+        self._taken: dict[str, Target] = {}
 
     async def run(self) -> None:
         """Report for ever."""
@@ -46,8 +51,14 @@ class SimulatedFleet:
         if not self._registry.available:
             return
         targets = await self._registry.targets(self._service)
+        grants = await self._registry.wave_grants(self._service)
         for cohort, instance_id in self._instances:
-            await self._registry.report(self._report(cohort, instance_id, targets.of(cohort)))
+            target = targets.of(cohort)
+            taken = self._taken.get(instance_id)
+            granted = target and any(grant.covers(instance_id, target.revision) for grant in grants)
+            if target and taken and target.requires_grant and not granted:
+                target = taken
+            await self._registry.report(self._report(cohort, instance_id, target))
 
     async def has_reported(self) -> bool:
         """Whether the registry knows every instance as it is now."""
@@ -66,10 +77,12 @@ class SimulatedFleet:
         )
         if target is None:
             return base.model_copy(update={"ready": False})
-        if target.artifact_id in self.unfit:
+        names = {target.artifact_id, f"{instance_id} {target.artifact_id}"}
+        if names & self.unfit:
             return base.model_copy(update={"candidate": _unfit(target)})
-        if target.artifact_id in self.stuck:
+        if names & self.stuck:
             return base.model_copy(update={"candidate": _candidate(target, CandidatePhase.LOADING)})
+        self._taken[instance_id] = target
         served = (instance_id, target.revision, target.artifact_id)
         if served not in self.served:
             self.served.append(served)
@@ -146,6 +159,16 @@ class ToldTraffic:
 
     async def observe(self, service: Service, *, stable_revision: int) -> ObservedTraffic | None:
         return self.told
+
+
+class Listener:
+    """A notification channel that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[Notification] = []
+
+    async def deliver(self, notification: Notification) -> None:
+        self.heard.append(notification)
 
 
 class CountingMesh(MemoryMesh):

@@ -16,13 +16,18 @@ from weightshift.contracts.release import Completion
 from weightshift.contracts.target import Publication, Targets
 from weightshift.contracts.traffic import MeshState, TrafficSplit
 from weightshift.contracts.verdict import StageVerdict
+from weightshift.contracts.wave import WaveRequest
 
 
 class InstanceRef(Message):
-    """One process of one instance: a restarted instance has another `boot_id`."""
+    """One process of one instance: a restarted instance has another `boot_id`.
+
+    `capacity` is what it can carry, relative to other instances of the service.
+    """
 
     instance_id: str
     boot_id: str
+    capacity: float = 1.0
 
 
 class Admittance(Message):
@@ -159,6 +164,13 @@ class PublishCommand(Message):
     """A publication, and the evidence gathered before it, which is recorded first."""
 
     publication: Publication
+    evidence: tuple[Evidence, ...] = ()
+
+
+class WaveCommand(Message):
+    """A wave to be granted, and the evidence gathered before it, which is recorded first."""
+
+    request: WaveRequest
     evidence: tuple[Evidence, ...] = ()
 
 

@@ -11,7 +11,9 @@ from pydantic import Field, model_validator
 from weightshift.contracts.base import Document, Duration, Name, PositiveDuration
 
 MAX_STAGES = 20
+MAX_CHANNELS = 5
 MAX_APPROVALS = 20
+MAX_WAVE = 1_000
 
 
 class Metric(StrEnum):
@@ -33,9 +35,25 @@ class OnInconclusive(StrEnum):
 
 
 class Promotion(StrEnum):
-    """How stable takes the artifact over."""
+    """How stable takes the artifact over.
+
+    `idle-swap`: while the canary carries all traffic. `in-place`: in waves under traffic, for a canary that
+    is too small to carry everything; it keeps the share of the last stage.
+    """
 
     IDLE_SWAP = "idle-swap"
+    IN_PLACE = "in-place"
+
+
+class OnPartial(StrEnum):
+    """What a way back does while only a part of the capacity holds the healthy artifact.
+
+    `proportional`: a cohort carries what its healthy part can, until the rest is back. `shed`: only the
+    healthy side gets traffic at once, and refuses what is too much for it.
+    """
+
+    PROPORTIONAL = "proportional"
+    SHED = "shed"
 
 
 _MAXIMUM_ONLY = (Metric.SCORE_DRIFT, Metric.DEVICE_MEMORY)
@@ -154,9 +172,12 @@ PRESETS: Mapping[str, Mapping[str, object]] = {
 
 
 class Plan(Document):
-    """How a release moves. Weights must rise and end at 100. `preset` names what to start from.
+    """How a release moves. `preset` names what to start from.
 
-    `approvals` is how many distinct people must approve before any traffic moves.
+    Weights must rise and end at 100; below it with promotion `in-place`, where `wave` is how many of stable's
+    instances swap at a time, and `on_partial` what a way back does while only some of them are healthy.
+    `approvals` is how many distinct people must approve before any traffic moves; `notify` names channels
+    of the worker's settings that hear of the release.
     """
 
     stages: tuple[Stage, ...] = Field(
@@ -172,8 +193,11 @@ class Plan(Document):
     approvals: int = Field(default=0, ge=0, le=MAX_APPROVALS)
     gates: tuple[Gate, ...] = Field(default=DEFAULT_GATES, min_length=1)
     promotion: Promotion = Promotion.IDLE_SWAP
+    wave: int = Field(default=1, ge=1, le=MAX_WAVE)
+    on_partial: OnPartial = OnPartial.PROPORTIONAL
     retain: Duration = timedelta(minutes=30)
     load_deadline: PositiveDuration = timedelta(minutes=30)
+    notify: tuple[Name, ...] = Field(default=(), max_length=MAX_CHANNELS)
 
     @model_validator(mode="before")
     @classmethod
@@ -231,10 +255,15 @@ def _problems(plan: Plan) -> list[str]:
     found = []
     if weights != sorted(set(weights)):
         found.append(f"stages: weights must rise, got {weights}")
-    if weights[-1] != 100:
+    in_place = plan.promotion is Promotion.IN_PLACE
+    if in_place and weights[-1] == 100:
+        found.append("stages: with promotion in-place stable keeps traffic, so the last weight is below 100")
+    if not in_place and weights[-1] != 100:
         found.append(f"stages: the last weight must be 100, got {weights[-1]}")
     if plan.interval < timedelta(milliseconds=200):
         found.append("interval: at least 200ms")
+    if len(set(plan.notify)) != len(plan.notify):
+        found.append("notify: a channel is named twice")
     if plan.max_window < plan.window:
         found.append("max_window: shorter than window")
     for number, stage in enumerate(plan.resolved_stages(), start=1):

@@ -17,7 +17,6 @@ from weightshift.contracts.target import Targets
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.contracts.verdict import StageVerdict
 
-
 ApprovalId = Annotated[str, Field(min_length=1, max_length=200)]
 """The id under which the registry keeps one person's approval."""
 

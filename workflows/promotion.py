@@ -1,0 +1,106 @@
+"""Handing over to stable once the canary has proved itself, and keeping the way back for a while."""
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+with workflow.unsafe.imports_passed_through():
+    from activities.options import WARM_UP
+    from weightshift.contracts.identity import Cohort
+    from weightshift.contracts.instance import CandidatePhase
+    from weightshift.contracts.notification import NotificationEvent
+    from weightshift.contracts.plan import OnPartial, Promotion
+    from weightshift.contracts.release import Outcome, ReleasePhase
+    from weightshift.contracts.traffic import TrafficSplit
+    from workflows.context import ReleaseContext
+    from workflows.forward import fleet_wait, publish, shift
+    from workflows.notices import notify
+    from workflows.rollback import Position
+    from workflows.waves import swap_in_waves
+
+
+async def take_over(context: ReleaseContext) -> None:
+    """Swap stable, while the canary carries everything or in waves, then give the traffic back to it."""
+    await context.wait(lambda: not context.paused)
+    context.stage_weight = None
+    in_place = context.request.plan.promotion is Promotion.IN_PLACE
+    stable = context.admittance.targets.stable
+    context.position = Position.STABLE_PUBLISH_IN_FLIGHT
+    context.enter(ReleasePhase.PROMOTING, f"publishing {context.request.artifact_id} to stable")
+    target = await publish(
+        context,
+        Cohort.STABLE,
+        context.request.artifact_id,
+        expected_revision=stable.revision if stable else 0,
+        requires_grant=in_place,
+    )
+    if in_place:
+        await swap_in_waves(context, target)
+    context.position = Position.STABLE_SWAPPING
+    await context.execute(
+        WARM_UP,
+        fleet_wait(context, Cohort.STABLE, target.revision, CandidatePhase.DRY_RUNNING),
+        summary=f"{context.phase}: warm-up revision {target.revision} on stable",
+        give_up_after=context.request.plan.load_deadline,
+    )
+    context.enter(ReleasePhase.RETURNING, "returning traffic to stable")
+    await shift(context, TrafficSplit.all_to(Cohort.STABLE))
+    context.settle(Outcome.PROMOTED, f"{context.request.artifact_id} serves on stable")
+    promoted = f"promoted: stable serves {context.request.artifact_id}, traffic {context.split}"
+    context.tell(promoted)
+    notify(context, NotificationEvent.STAGE, promoted)
+
+
+async def retain(context: ReleaseContext) -> None:
+    """Keep the previous artifact warm on the canary for a while, then retire it.
+
+    The release is promoted already: when the parachute cannot be packed, the way back is a reload. A plan
+    that retains nothing goes straight to retirement.
+    """
+    if context.request.plan.retain:
+        await _parachute(context)
+    await _retire(context)
+
+
+async def _parachute(context: ReleaseContext) -> None:
+    stable = context.admittance.targets.stable
+    previous = stable.artifact_id if stable else context.request.artifact_id
+    context.promote_requested = False
+    context.enter(ReleasePhase.PARACHUTE, f"warming {previous} on canary as the way back")
+    try:
+        await _warm_canary(context, previous, tolerate_lost=False)
+    except ActivityError as error:
+        context.tell(f"no parachute: {error.cause}")
+        return
+    plan = context.request.plan
+    is_small = plan.promotion is Promotion.IN_PLACE and plan.on_partial is OnPartial.PROPORTIONAL
+    context.position = Position.SMALL_PARACHUTE_UP if is_small else Position.PARACHUTE_UP
+    await context.wait(
+        lambda: context.promote_requested,
+        timeout=plan.retain,
+        summary=f"parachute: {previous} stays warm",
+    )
+
+
+async def _retire(context: ReleaseContext) -> None:
+    """Let go of the parachute: the canary takes the promoted artifact, so that both pools are alike."""
+    context.position = Position.RETIRING
+    artifact_id = context.request.artifact_id
+    context.enter(ReleasePhase.RETIRING, f"retiring: canary adopts {artifact_id}")
+    try:
+        await _warm_canary(context, artifact_id, tolerate_lost=True)
+    except ActivityError as error:
+        context.tell(f"canary did not adopt {artifact_id}: {error.cause}")
+
+
+async def _warm_canary(context: ReleaseContext, artifact_id: str, *, tolerate_lost: bool) -> None:
+    """Publish an artifact to the idle canary and wait until every instance holds it."""
+    target = await publish(context, Cohort.CANARY, artifact_id, expected_revision=context.canary_revision)
+    context.canary_revision = target.revision
+    await context.execute(
+        WARM_UP,
+        fleet_wait(
+            context, Cohort.CANARY, target.revision, CandidatePhase.DRY_RUNNING, tolerate_lost=tolerate_lost
+        ),
+        summary=f"{context.phase}: warm-up revision {target.revision} on canary",
+        give_up_after=context.request.plan.load_deadline,
+    )
