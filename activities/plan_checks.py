@@ -1,6 +1,6 @@
 """Whether a plan can be carried out on the traffic and the instances that there are."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from activities.traffic import TrafficObserver
 from weightshift.analysis.sizing import (
@@ -35,8 +35,14 @@ def pool_capacity(states: Sequence[InstanceState]) -> PoolCapacity | None:
 class PlanChecks:
     """Refuses what cannot work, and remarks on what may not."""
 
-    def __init__(self, *, traffic: TrafficObserver, highest_load: float) -> None:
-        """Take how many times stable's present load a unit of the canary's capacity may carry at most."""
+    def __init__(
+        self, *, traffic: TrafficObserver, highest_load: float, channels: Collection[str] = ()
+    ) -> None:
+        """Take how many times stable's present load a unit of the canary's capacity may carry at most.
+
+        `channels` are the names that a plan's `notify` may use.
+        """
+        self._channels = channels
         self._traffic = traffic
         self._highest_load = highest_load
 
@@ -47,11 +53,22 @@ class PlanChecks:
 
         Raises `InvalidPlan` with every problem at once. What nobody knows is no problem.
         """
-        if targets.stable is None:
-            return ()
-        traffic = await self._traffic.observe(request.service, stable_revision=targets.stable.revision)
+        problems = unknown_channels(request.plan, self._channels)
+        remarks: tuple[str, ...] = ()
+        if targets.stable is not None:
+            found, remarks = await self._compare(request, targets.stable.revision, states)
+            problems += found
+        if problems:
+            raise InvalidPlan("; ".join(problems))
+        return remarks
+
+    async def _compare(
+        self, request: ReleaseRequest, stable_revision: int, states: Sequence[InstanceState]
+    ) -> tuple[list[str], tuple[str, ...]]:
+        """Compare a plan with the traffic and the instances; returns problems, and remarks."""
+        traffic = await self._traffic.observe(request.service, stable_revision=stable_revision)
         if traffic is None:
-            return ("traffic: none was measured lately, so the plan was not compared with it",)
+            return [], ("traffic: none was measured lately, so the plan was not compared with it",)
         capacity = pool_capacity(states)
         problems = sample_size_problems(request.plan, traffic)
         overloads = []
@@ -60,9 +77,17 @@ class PlanChecks:
         if _is_judged(request.plan):
             problems += overloads
             overloads = []
-        if problems:
-            raise InvalidPlan("; ".join(problems))
-        return (_describe(traffic), *slow_gates(request.plan, traffic), *overloads)
+        return problems, (_describe(traffic), *slow_gates(request.plan, traffic), *overloads)
+
+
+def unknown_channels(plan: Plan, known: Collection[str]) -> list[str]:
+    """Return a problem for each channel of the plan that is none of the known ones. Pure."""
+    names = ", ".join(sorted(known)) or "none"
+    return [
+        f"notify: there is no channel {name}; the worker's settings have {names}"
+        for name in plan.notify
+        if name not in known
+    ]
 
 
 def _is_judged(plan: Plan) -> bool:
