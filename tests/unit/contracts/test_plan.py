@@ -77,3 +77,18 @@ def test_a_gate_that_cannot_be_judged_is_refused(gate: dict[str, object], proble
 def test_a_memory_mark_alone_judges_no_request() -> None:
     with pytest.raises(ValidationError, match="at least one absolute gate on requests"):
         Plan.model_validate({"gates": [{"metric": "device_memory", "maximum": 0.9}]})
+
+
+def test_in_place_ends_below_everything_and_an_idle_swap_at_everything() -> None:
+    plan = Plan.model_validate({"stages": [5, 25], "promotion": "in-place", "wave": 2})
+    assert (plan.stages[-1].weight, plan.wave, plan.on_partial) == (25, 2, "proportional")
+    with pytest.raises(ValidationError, match="the last weight is below 100"):
+        Plan.model_validate({"promotion": "in-place"})
+    with pytest.raises(ValidationError, match="the last weight must be 100"):
+        Plan.model_validate({"stages": [5, 25]})
+
+
+@pytest.mark.parametrize("fields", [{"wave": 0}, {"wave": 1_001}, {"approvals": 21}, {"on_partial": "hope"}])
+def test_figures_of_people_and_waves_are_bounded(fields: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Plan.model_validate(fields)

@@ -2,8 +2,11 @@
 
 import pytest
 
+from weightshift.contracts.commands import InstanceRef
 from weightshift.contracts.identity import Cohort
-from workflows.rollback import Position, plan_rollback, way_back
+from weightshift.contracts.plan import OnPartial, Plan
+from workflows.rollback import Position, canary_share, plan_rollback, way_back
+from workflows.waves import granted_share, waves_of
 
 
 @pytest.mark.parametrize("position", [Position.UNTOUCHED, Position.FIRST_RELEASE])
@@ -43,3 +46,36 @@ def test_the_way_back_is_told_as_it_is() -> None:
     assert way_back(Position.CANARY_SERVING, 4.0) == "instant"
     assert way_back(Position.STABLE_SWAPPING, 4.2) == "reload ~4 s"
     assert way_back(Position.RETIRING, None) == "reload"
+
+
+IN_PLACE = Plan.model_validate({"stages": [10, 40], "promotion": "in-place"})
+SHED = IN_PLACE.model_copy(update={"on_partial": OnPartial.SHED})
+
+
+@pytest.mark.parametrize(
+    ("plan", "granted", "share"),
+    [(IN_PLACE, 0.5, 20), (IN_PLACE, 1.0, 40), (IN_PLACE, 0.13, 5), (SHED, 1.0, 0)],
+)
+def test_in_waves_the_canary_keeps_what_the_healthy_part_cannot_carry(
+    plan: Plan, granted: float, share: int
+) -> None:
+    assert canary_share(Position.STABLE_IN_WAVES, plan, granted=granted) == share
+
+
+def test_a_small_parachute_takes_what_it_carried_before() -> None:
+    assert canary_share(Position.SMALL_PARACHUTE_UP, IN_PLACE, granted=1.0) == 40
+    assert plan_rollback(Position.SMALL_PARACHUTE_UP).cut_to is None
+
+
+@pytest.mark.parametrize("position", set(Position) - {Position.STABLE_IN_WAVES, Position.SMALL_PARACHUTE_UP})
+def test_elsewhere_nothing_is_shared_out(position: Position) -> None:
+    assert canary_share(position, IN_PLACE, granted=0.5) is None
+
+
+def test_waves_take_every_instance_once_in_order() -> None:
+    pool = [InstanceRef(instance_id=f"stable-{number}", boot_id="1", capacity=2.0) for number in range(5)]
+    waves = list(waves_of(pool, 2))
+    assert [len(wave) for wave in waves] == [2, 2, 1]
+    assert [one for wave in waves for one in wave] == pool
+    assert granted_share(waves[0], pool) == 0.4
+    assert granted_share([], []) == 1.0
