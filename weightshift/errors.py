@@ -133,7 +133,7 @@ class KubernetesUnreachable(Unreachable):
 
 
 class KubernetesRefused(WeightshiftError):
-    """The Kubernetes API refuses a request: with this HTTP `status`, to be repeated `retry_after` seconds on."""
+    """The Kubernetes API refuses a request: HTTP `status`, and `retry_after` seconds where it named any."""
 
     def __init__(self, message: str | None = None, *, status: int, retry_after: float | None = None) -> None:
         super().__init__(message)

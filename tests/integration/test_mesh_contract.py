@@ -1,4 +1,4 @@
-"""One contract for every mesh adapter: the twin in memory, and a real Envoy with its agent."""
+"""One contract for every mesh adapter: the twin in memory, a real Envoy, both kinds of Kubernetes route."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from tests.kubernetes_api.objects import accept, gateway_mesh, http_route, istio_mesh, virtual_service
+from tests.kubernetes_api.server import kubernetes_api
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.traffic import MeshState, TrafficSplit
 from weightshift.errors import (
@@ -48,15 +50,42 @@ async def envoy(tmp_path: Path) -> AsyncIterator[RunningEnvoy]:
         yield server
 
 
-@pytest.fixture(params=["memory", "envoy"])
+@asynccontextmanager
+async def on_memory(directory: Path) -> AsyncIterator[Mesh]:
+    yield MemoryMesh()
+
+
+@asynccontextmanager
+async def on_envoy(directory: Path) -> AsyncIterator[Mesh]:
+    async with running_envoy(directory) as server:
+        mesh = adapter(server)
+        yield mesh
+        await mesh.aclose()
+
+
+@asynccontextmanager
+async def on_istio(directory: Path) -> AsyncIterator[Mesh]:
+    async with kubernetes_api() as api:
+        api.create("virtualservices", virtual_service())
+        mesh = istio_mesh(api, directory)
+        yield mesh
+        await mesh.aclose()
+
+
+@asynccontextmanager
+async def on_gateway(directory: Path) -> AsyncIterator[Mesh]:
+    async with kubernetes_api() as api:
+        api.controller = accept
+        api.create("httproutes", http_route())
+        mesh = gateway_mesh(api, directory)
+        yield mesh
+        await mesh.aclose()
+
+
+@pytest.fixture(params=[on_memory, on_envoy, on_istio, on_gateway], ids=lambda opened: opened.__name__[3:])
 async def mesh(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Mesh]:
-    if request.param == "memory":
-        yield MemoryMesh()
-        return
-    async with running_envoy(tmp_path) as server:
-        real = adapter(server)
-        yield real
-        await real.aclose()
+    async with request.param(tmp_path) as opened:
+        yield opened
 
 
 def fence(sequence: int, *, epoch: int = 1) -> Fence:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from weightshift.artifacts.base import ObjectStore
     from weightshift.artifacts.signing_keys import SigningKey
     from weightshift.client import ReleaseClient
-    from weightshift.mesh.envoy import EnvoyMesh
+    from weightshift.mesh.open_mesh import OpenMesh
     from weightshift.registry.client import RegistryClient
     from weightshift.report.collect import HistoryReader
 
@@ -61,8 +61,8 @@ class Connections:
         given = _given(address=arguments.temporal_address, namespace=arguments.temporal_namespace)
         return await ReleaseClient.connect(settings=TemporalSettings().model_copy(update=given))
 
-    def mesh(self) -> "EnvoyMesh":
-        """Return a client of the mesh agent; its token comes from WEIGHTSHIFT_MESH_AGENT_TOKEN only."""
+    def mesh(self) -> "OpenMesh":
+        """Return the mesh that WEIGHTSHIFT_MESH_* names; a token comes from there only."""
         from weightshift.mesh.open_mesh import open_mesh  # noqa: PLC0415
 
         return open_mesh(MeshSettings())

@@ -1,0 +1,252 @@
+"""The route of one service in an object of Kubernetes: what it does, and how to change it. Pure.
+
+An object holds rules, a rule holds weighted backends. Two weights are ours, the rules named here, and one
+annotation; everything else is the owner's and is neither written nor read further than it has to be.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from weightshift.contracts.identity import Cohort, Fence, Service
+from weightshift.contracts.traffic import MeshState, TrafficSplit
+from weightshift.errors import RouteInvalid
+from weightshift.mesh.buckets import BUCKETS, bucket_pattern
+from weightshift.mesh.command_annotation import ANNOTATION, Recorded, annotation_value, read_annotation
+from weightshift.mesh.shares import apportion, owned_share, percent_of
+
+Object = dict[str, Any]
+Operation = dict[str, Any]
+
+STICKY_CANARY = "weightshift-sticky-canary"
+STICKY_STABLE = "weightshift-sticky-stable"
+_STICKY = (STICKY_CANARY, STICKY_STABLE)
+
+
+class Dialect(Protocol):
+    """What differs between the kinds of route: where things are, and how matches and mirrors are said.
+
+    The fields name the lists; `default_weight` is that of a backend without one.
+    """
+
+    rules_field: str
+    backends_field: str
+    matches_field: str
+    default_weight: int
+
+    def describe(self, stored: Object) -> str:
+        """Say what an object without any rule holds instead, for its error."""
+
+    def is_backend(self, backend: Object, name: str) -> bool:
+        """Whether a backend is the one that the settings call by this name."""
+
+    def pattern_of(self, rule: Object) -> str | None:
+        """Return the pattern of buckets that every match of a rule asks for, if there is one."""
+
+    def for_buckets(self, rule: Object, pattern: str) -> list[Object]:
+        """Return a rule's matches, each of them only for the buckets of a pattern."""
+
+    def mirrored(self, rule: Object, stable: Object) -> float:
+        """Return the percentage of a rule's requests that is copied to stable's backend."""
+
+    def mirror(self, rule: Object, path: str, stable: Object, percent: int) -> list[Operation]:
+        """Return how to copy this percentage to stable's backend; 0 takes the copying away.
+
+        Raises `RouteInvalid` when something of the owner's is in the way.
+        """
+
+    def check_limits(self, rules: list[Object], added: list[Object]) -> None:
+        """See that so many rules may be added. Raises `RouteInvalid`."""
+
+
+class StickyRule(NamedTuple):
+    """A rule for the users of one cohort: whose buckets, and the weights of stable and canary."""
+
+    pattern: str
+    weights: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What of a route is ours: the weights, the mirrored percentage, and the sticky rules by name."""
+
+    weights: tuple[int, int]
+    mirrored: float
+    sticky: dict[str, StickyRule]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The one rule with both backends, and where it is."""
+
+    rules: list[Object]
+    index: int
+    stable: int
+    canary: int
+
+    @property
+    def rule(self) -> Object:
+        """The rule itself."""
+        return self.rules[self.index]
+
+
+class WeightedRoute:
+    """One service's rule, by its name (empty: the only one with both backends)."""
+
+    def __init__(self, *, service: Service, dialect: Dialect, rule: str, stable: str, canary: str) -> None:
+        self._service = service
+        self._dialect = dialect
+        self._rule = rule
+        self._names = (stable, canary)
+
+    def state_of(self, stored: Object) -> MeshState:
+        """Return what an object does, with its `drift`. Raises `RouteInvalid`."""
+        found, recorded = self._find(stored), read_annotation(self._service, stored)
+        shape = self._shape(found)
+        plain = TrafficSplit.with_canary(percent_of(*shape.weights))
+        fence = recorded.state.fence if recorded.state else None
+        drift = recorded.problem or self._difference(shape, recorded)
+        if drift is not None or recorded.state is None:
+            return MeshState(split=plain, fence=fence, drift=drift)
+        return recorded.state
+
+    def operations(self, stored: Object, split: TrafficSplit, fence: Fence) -> list[Operation]:
+        """Return the JSON patch that makes an object do a split. Raises `RouteInvalid`."""
+        found = self._find(stored)
+        share = self._share(found, read_annotation(self._service, stored))
+        return [
+            *self._rule_operations(found, split, share),
+            *_annotate(stored, annotation_value(self._service, split, fence, share)),
+        ]
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def _find(self, stored: Object) -> Found:
+        rules = stored.get("spec", {}).get(self._dialect.rules_field) or []
+        if not rules:
+            raise RouteInvalid(self._dialect.describe(stored))
+        named = [
+            index
+            for index, rule in enumerate(rules)
+            if rule.get("name") not in _STICKY and self._is_ours(rule)
+        ]
+        if len(named) != 1:
+            wanted = f"named {self._rule}" if self._rule else f"with both {' and '.join(self._names)}"
+            raise RouteInvalid(f"{len(named)} rules {wanted}, not one; name one, see WEIGHTSHIFT_MESH_ROUTE")
+        backends = rules[named[0]].get(self._dialect.backends_field) or []
+        stable, canary = (self._position(backends, name) for name in self._names)
+        return Found(rules, named[0], stable, canary)
+
+    def _is_ours(self, rule: Object) -> bool:
+        if self._rule:
+            return rule.get("name") == self._rule
+        backends = rule.get(self._dialect.backends_field) or []
+        return all(any(self._dialect.is_backend(one, name) for one in backends) for name in self._names)
+
+    def _position(self, backends: list[Object], name: str) -> int:
+        positions = [i for i, one in enumerate(backends) if self._dialect.is_backend(one, name)]
+        if len(positions) != 1:
+            where = f"of rule {self._rule}" if self._rule else "of the rule"
+            raise RouteInvalid(f"{len(positions)} backends {where} are {name}, not one; correct the route")
+        return positions[0]
+
+    def _shape(self, found: Found) -> Shape:
+        sticky = {}
+        for rule in found.rules:
+            if rule.get("name") in _STICKY:
+                weights = self._weights(rule.get(self._dialect.backends_field) or [], found)
+                sticky[rule["name"]] = StickyRule(self._dialect.pattern_of(rule) or "", weights)
+        backends = found.rule[self._dialect.backends_field]
+        mirrored = self._dialect.mirrored(found.rule, backends[found.stable])
+        return Shape(self._weights(backends, found), mirrored, sticky)
+
+    def _weights(self, backends: list[Object], found: Found) -> tuple[int, int]:
+        if len(backends) <= max(found.stable, found.canary):
+            return 0, 0
+        return self._weight(backends[found.stable]), self._weight(backends[found.canary])
+
+    def _weight(self, backend: Object) -> int:
+        return int(backend.get("weight", self._dialect.default_weight))
+
+    def _share(self, found: Found, recorded: Recorded) -> int:
+        backends = found.rule[self._dialect.backends_field]
+        weights = self._weights(backends, found)
+        others = sum(self._weight(one) for one in backends) - sum(weights)
+        if others and recorded.share is not None:
+            return recorded.share
+        return owned_share(*weights, others)
+
+    def _difference(self, shape: Shape, recorded: Recorded) -> str | None:
+        """Return what somebody else changed, compared with the recorded command."""
+        if recorded.state is None or recorded.share is None:
+            leftover = ", ".join(shape.sticky)
+            return f"there are rules {leftover} and no annotation {ANNOTATION}" if leftover else None
+        split = recorded.state.split
+        expected = Shape(
+            apportion(split, recorded.share), split.mirrored, _sticky_shape(split, recorded.share)
+        )
+        if shape.weights != expected.weights:
+            ours = "/".join(str(weight) for weight in shape.weights)
+            theirs = "/".join(str(weight) for weight in expected.weights)
+            return f"the weights are {ours}, and the last command set {theirs}"
+        if shape.mirrored != expected.mirrored:
+            return f"{shape.mirrored:g} % are mirrored, and the last command set {expected.mirrored} %"
+        if shape.sticky != expected.sticky:
+            return "the rules of sticky users are not those of the last command"
+        return None
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def _rule_operations(self, found: Found, split: TrafficSplit, share: int) -> list[Operation]:
+        operations: list[Operation] = []
+        rules, field = f"/spec/{self._dialect.rules_field}", self._dialect.backends_field
+        wanted = self._sticky_rules(found, split, share)
+        present = [rule for rule in found.rules if rule.get("name") in _STICKY]
+        index = found.index
+        if present != wanted:
+            for position in reversed(range(len(found.rules))):
+                if found.rules[position].get("name") in _STICKY:
+                    operations.append({"op": "remove", "path": f"{rules}/{position}"})
+                    index -= position < found.index
+        path = f"{rules}/{index}"
+        weights = apportion(split, share)
+        for position, weight in zip((found.stable, found.canary), weights, strict=True):
+            if found.rule[field][position].get("weight") != weight:
+                weight_path = f"{path}/{field}/{position}/weight"
+                operations.append({"op": "add", "path": weight_path, "value": weight})
+        stable = found.rule[field][found.stable]
+        operations += self._dialect.mirror(found.rule, path, stable, split.mirrored)
+        if present != wanted:
+            self._dialect.check_limits(found.rules, wanted)
+            operations += [{"op": "add", "path": path, "value": rule} for rule in reversed(wanted)]
+        return operations
+
+    def _sticky_rules(self, found: Found, split: TrafficSplit, share: int) -> list[Object]:
+        """Return our two rules: the owner's rule once more, for the buckets of one cohort each."""
+        wanted = []
+        for name, sticky in _sticky_shape(split, share).items():
+            backends = [dict(one) for one in found.rule[self._dialect.backends_field]]
+            backends[found.stable]["weight"], backends[found.canary]["weight"] = sticky.weights
+            rule = {**found.rule, "name": name, self._dialect.backends_field: backends}
+            matches = self._dialect.for_buckets(found.rule, sticky.pattern)
+            wanted.append({**rule, self._dialect.matches_field: matches})
+        return wanted
+
+
+def _sticky_shape(split: TrafficSplit, share: int) -> dict[str, StickyRule]:
+    if not split.sticky or split.is_terminal:
+        return {}
+    canary, stable = TrafficSplit.all_to(Cohort.CANARY), TrafficSplit.all_to(Cohort.STABLE)
+    return {
+        STICKY_CANARY: StickyRule(bucket_pattern(0, split.canary - 1), apportion(canary, share)),
+        STICKY_STABLE: StickyRule(bucket_pattern(split.canary, BUCKETS - 1), apportion(stable, share)),
+    }
+
+
+def _annotate(stored: Object, value: str) -> list[Operation]:
+    annotations = stored.get("metadata", {}).get("annotations")
+    if annotations is None:
+        return [{"op": "add", "path": "/metadata/annotations", "value": {ANNOTATION: value}}]
+    if annotations.get(ANNOTATION) == value:
+        return []
+    escaped = ANNOTATION.replace("~", "~0").replace("/", "~1")
+    return [{"op": "add", "path": f"/metadata/annotations/{escaped}", "value": value}]
