@@ -2,7 +2,7 @@
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest
 
-.PHONY: setup demo test check replay integration faults bench clean
+.PHONY: setup demo test check check-deploy test-cluster replay integration faults bench clean
 
 setup: .venv/installed
 
@@ -21,6 +21,14 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+check-deploy: setup
+	$(PYTEST) tests/deploy
+	bash scripts/check-deploy
+
+# Needs kubectl's current context to be a kind or k3d cluster made for this: see docs/kubernetes.md.
+test-cluster: setup
+	$(PYTEST) tests/cluster -rs
+
 replay: setup
 	$(PYTEST) tests/replay
 
@@ -34,4 +42,4 @@ bench: setup
 	for benchmark in benchmarks/[a-z]*.py; do $(BIN)/python $$benchmark --quick --json || exit 1; done
 
 clean:
-	rm -rf .venv .weightshift
+	rm -rf .venv .tools .weightshift

@@ -12,7 +12,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-OVERLAYS = ("single-node",)
+OVERLAYS = ("istio", "gateway-api", "single-node")
 
 Manifest = dict[str, Any]
 _WORKLOADS = {"Deployment", "Job"}

@@ -33,7 +33,7 @@ from weightshift.local.ports import HOST, free_ports
 from weightshift.local.temporal import SEARCH_ATTRIBUTES, temporal_server
 from weightshift.mesh.memory import MemoryMesh
 from weightshift.registry.memory import MemoryRegistry
-from weightshift.settings import TemporalSettings
+from weightshift.settings import RegistrySettings, TemporalSettings
 from worker import WorkerSettings, build_workers
 
 NAMESPACE = "weightshift"
@@ -117,8 +117,8 @@ class ControlPlane:
             registry=self.registry,
             mesh=self.mesh,
             reader=NoReader(),
-            lost_after=timedelta(seconds=60),
             settings=chosen,
+            registry_settings=RegistrySettings(lost_after=60),
             task_queue=self.queue,
         )
         async with contextlib.AsyncExitStack() as stack:
