@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runtime.device_health import DeviceHealth
+from runtime.device_health import DeviceHealth, is_out_of_memory
 from runtime.generation_holder import Generation, LoadedModel
-from weightshift.errors import QueueFull
+from weightshift.errors import MemoryExhausted, QueueFull
 
 _logger = logging.getLogger(__name__)
 
@@ -134,6 +134,9 @@ class Executor:
             outputs = forward(loaded, [work.rows for work in batch])
         except Exception as error:
             self._health.note(error)
+            if is_out_of_memory(error):
+                self._health.exhausted()
+                return [MemoryExhausted()] * len(batch)
             _logger.exception("a forward pass failed")
             return [error] * len(batch)
         return [self._finish(work, out) for work, out in zip(batch, outputs, strict=True)]

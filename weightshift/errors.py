@@ -189,6 +189,14 @@ class OutOfMemory(CandidateError):
     """There is no memory for a second generation; the current one serves on."""
 
 
+class SwapRefused(CandidateError):
+    """This instance does not change its weights while it serves; restart it to load another artifact."""
+
+
+class SwapTooSlow(WeightshiftError):
+    """The swap would have held requests back for too long; the previous weights serve on."""
+
+
 class Superseded(CandidateError):
     """A newer target has replaced this candidate."""
 
@@ -203,6 +211,10 @@ class RequestRefused(WeightshiftError):
 
 class QueueFull(RequestRefused):
     """The admission queue is full."""
+
+
+class MemoryExhausted(RequestRefused):
+    """The device had no memory for this request; the instance rests for a moment."""
 
 
 class NotServing(RequestRefused):

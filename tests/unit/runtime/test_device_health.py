@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from runtime import device_health
 from runtime.architectures import Ranker
 from runtime.device_health import DeviceHealth
 
@@ -46,6 +47,51 @@ async def test_any_other_failure_is_only_that_requests(
         assert (await client.post("/predict", content=BODY)).status_code == 200
         assert await status(client, "/livez") == 200
         assert await status(client, "/readyz") == 200
+
+
+async def test_an_instance_without_memory_sends_requests_elsewhere_and_rests(
+    world: Any, artifacts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_health, "REST_SECONDS", 0.2)
+    await world.publish(artifacts.push("v1"))
+    async with world.running() as instance, world.data_client(instance) as client:
+        await world.until(world.serving(instance, 1))
+        with monkeypatch.context() as patched:
+            # As much as no machine has: the allocator itself refuses.
+            patched.setattr(Ranker, "forward", lambda *_: torch.empty(1 << 50, dtype=torch.uint8))
+            answer = await client.post("/predict", content=BODY)
+        assert answer.status_code == 503, "a proxy may repeat it on another instance"
+        assert answer.json()["error"]["type"] == "MemoryExhausted"
+        assert await status(client, "/readyz") == 503
+        assert await status(client, "/livez") == 200
+        await world.until(lambda: instance.is_ready)
+        assert (await client.post("/predict", content=BODY)).status_code == 200
+
+
+def test_every_shortage_starts_the_rest_anew() -> None:
+    now = 100.0
+    health = DeviceHealth(clock=lambda: now)
+    health.exhausted()
+    now += device_health.REST_SECONDS - 1
+    health.exhausted()
+    now += device_health.REST_SECONDS - 1
+    assert health.rests
+    now += 1
+    assert not health.rests
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("no room"), True),
+        (MemoryError(), True),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), True),
+        (RuntimeError("shapes cannot be multiplied"), False),
+        (ZeroDivisionError(), False),
+    ],
+)
+def test_what_counts_as_a_shortage_of_memory(error: Exception, expected: bool) -> None:
+    assert device_health.is_out_of_memory(error) is expected
 
 
 def test_running_out_of_memory_is_survived() -> None:
