@@ -1,0 +1,125 @@
+"""People at the gates on the command line, and promotion in place, on one stack under checked traffic."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from weightshift.contracts.identity import Cohort
+from weightshift.contracts.plan import Plan
+from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
+from weightshift.local.live_service import LiveService, live_service
+
+COMMAND = Path(sys.executable).parent / "weightshift"
+DEADLINE = 60.0
+NO_WINDOWS = {"window": 0, "max_window": 0, "retain": 0}
+IN_PLACE = Plan.model_validate({"stages": [25, 50], "promotion": "in-place", **NO_WINDOWS})
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def live(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveService]:
+    """A whole stack with v41 released and v42 ready."""
+    async with live_service(tmp_path_factory.mktemp("live")) as service:
+        yield service
+
+
+async def command(live: LiveService, *arguments: str, code: int = 0) -> Any:
+    """Run the installed command, and return the JSON it prints."""
+    process = await asyncio.create_subprocess_exec(
+        COMMAND,
+        *arguments,
+        "--json",
+        env=live.command_environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    async with asyncio.timeout(DEADLINE):
+        output, _ = await process.communicate()
+    assert process.returncode == code, output.decode()
+    return json.loads(output)
+
+
+async def other_artifact(live: LiveService) -> str:
+    """The one of the two models that stable does not serve."""
+    stable = (await live.registry.targets(live.stack.service)).stable
+    assert stable is not None
+    return "v41" if stable.artifact_id == "v42" else "v42"
+
+
+async def until_phase(live: LiveService, phase: ReleasePhase) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while (await live.client.status(live.stack.service)).phase is not phase:
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.slow
+async def test_people_let_a_release_go_on(live: LiveService, tmp_path: Path) -> None:
+    service = live.stack.service
+    where = (service.model, "-e", service.environment)
+    plan = tmp_path / "plan.json"
+    stages = [{"weight": 50}, {"weight": 100, "approvals": 1}]
+    plan.write_text(json.dumps({"stages": stages, "approvals": 1, **NO_WINDOWS}))
+    ahead = await command(live, "release", "approve", *where, "--artifact", "v42", "--reason", "it is time")
+    async with live.traffic("v41", "v42"):
+        started = await command(
+            live,
+            *("release", "start", service.model, "v42", "-e", service.environment),
+            *("--plan", str(plan), "--approval", ahead["approval_id"]),
+        )
+        assert started["release_id"] == ahead["release_id"]
+        await until_phase(live, ReleasePhase.AWAITING_APPROVAL)
+        held = await command(live, "release", "watch", *where, code=6)
+        assert held["split"]["canary"] == 50, "the first gate was opened ahead"
+        assert held["waiting_for"].startswith("1 approval before 100 %: weightshift release approve")
+        await command(live, "release", "approve", *where, "--reason", "curves are fine")
+        assert (await command(live, "release", "watch", *where))["outcome"] == "promoted"
+    await live.ended()
+    rows = await live.registry.audit(service, started["release_id"])
+    told = [row.summary for row in rows]
+    assert "local approved 50 % (it is time), 1 of 1 people" in told
+    assert "local approved 100 % (curves are fine), 1 of 1 people" in told
+    publications = [row.data["approvals"] for row in rows if row.step == "publish"]
+    assert len(publications[-1]) == 2
+
+
+@pytest.mark.slow
+async def test_stable_swaps_in_waves_under_traffic(live: LiveService) -> None:
+    service = live.stack.service
+    candidate = await other_artifact(live)
+    async with live.traffic("v41", "v42"):
+        status = await live.release(candidate, IN_PLACE)
+    assert (status.outcome, str(status.split)) == (Outcome.PROMOTED, "100/0")
+    rows = await live.registry.audit(service, status.release_id)
+    waves = [row.data["grant"]["instance_ids"] for row in rows if row.step == "grant-wave"]
+    assert [len(wave) for wave in waves] == [1, 1]
+    target = (await live.registry.targets(service)).stable
+    assert target is not None
+    assert (target.artifact_id, target.requires_grant) == (candidate, True)
+    states = await live.registry.instances(service)
+    stable = [one.report for one in states if one.report.cohort is Cohort.STABLE]
+    assert sorted(name for wave in waves for name in wave) == sorted(one.instance_id for one in stable)
+    assert all(one.actual is not None and one.actual.revision == target.revision for one in stable)
+
+
+@pytest.mark.slow
+async def test_a_rollback_between_waves_loses_no_request(live: LiveService) -> None:
+    service = live.stack.service
+    candidate = await other_artifact(live)
+    async with live.traffic("v41", "v42"):
+        await live.start(candidate, IN_PLACE)
+        async with asyncio.timeout(DEADLINE):
+            while not (await live.client.status(service)).way_back.startswith("reload"):
+                await asyncio.sleep(0.01)
+        await live.client.rollback(service, RollbackRequest(reason="second thoughts"))
+        result = await live.ended()
+    assert (result.outcome, str(result.split)) == (Outcome.ROLLED_BACK, "100/0")
+    assert await other_artifact(live) == candidate
+    rows = await live.registry.audit(service, result.release_id)
+    steps = [row.step for row in rows]
+    assert "grant-wave" in steps
+    assert await live.registry.wave_grants(service) == ()
