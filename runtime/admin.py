@@ -1,6 +1,7 @@
 """The admin port: status, metrics and orders, every route behind a token."""
 
 import hmac
+from dataclasses import asdict
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -77,6 +78,9 @@ def _status(instance: Instance) -> dict[str, Any]:
     return {
         "report": instance.report().model_dump(mode="json"),
         "resident": resident,
-        "tiers": instance.tiers(),
-        "queue_length": instance.executor.queue_length,
+        "tiers": {digest: asdict(tier) for digest, tier in instance.tiers().items()},
+        "queue_length": instance.queue_length,
+        "swap_mode": instance.settings.swap_mode.value,
+        "paused": instance.gate.is_paused,
+        "last_pause_seconds": instance.gate.last_seconds,
     }

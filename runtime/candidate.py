@@ -1,4 +1,4 @@
-"""One candidate's way from bytes to a model that may serve, and the progress it reports."""
+"""How far a candidate is on its way from bytes to a model that serves, as instances report it."""
 
 import os
 import time
@@ -7,20 +7,10 @@ from contextlib import contextmanager
 
 import torch
 
-from runtime.artifact_cache import ArtifactCache
-from runtime.cached_artifact import CachedArtifact
-from runtime.device_health import DeviceHealth
-from runtime.download import Downloader
-from runtime.dry_run import dry_run
-from runtime.generation_holder import LoadedModel
-from runtime.model_loader import check_fit, dispose, load, verify
-from runtime.signatures import SignaturePolicy
-from runtime.standby import Standby
 from weightshift.contracts.instance import CandidatePhase, CandidateProgress, InstanceError
 from weightshift.contracts.target import Target
 from weightshift.errors import (
     CandidateError,
-    DigestMismatch,
     InvalidInput,
     OutOfMemory,
     Superseded,
@@ -107,9 +97,10 @@ class CandidateTracker:
         """The candidate serves."""
         self._move(CandidatePhase.INSTALLED)
 
-    def fail(self, error: Exception) -> InstanceError:
-        """End the attempt; returns the error as it is reported."""
-        self._error = _describe(error, self._blamed or self._phase)
+    def fail(self, error: Exception, *, may_pass: bool = False) -> InstanceError:
+        """End the attempt; returns the error as it is reported, not permanent if it may pass by itself."""
+        described = _describe(error, self._blamed or self._phase)
+        self._error = described.model_copy(update={"permanent": False}) if may_pass else described
         self._move(CandidatePhase.FAILED)
         return self._error
 
@@ -120,108 +111,6 @@ class CandidateTracker:
         self._phase_ended(self._phase.value, seconds)
         self._phase, self._entered = phase, now
         self._changed()
-
-
-class CandidatePreparer:
-    """Fetches, verifies, loads and dry-runs; blocking, for the loading thread."""
-
-    def __init__(
-        self,
-        *,
-        cache: ArtifactCache,
-        downloader: Downloader,
-        signatures: SignaturePolicy,
-        standby: Standby,
-        health: DeviceHealth,
-        device: str,
-        memory_margin: int,
-    ) -> None:
-        self._cache = cache
-        self._downloader = downloader
-        self._signatures = signatures
-        self._standby = standby
-        self._health = health
-        self._device = device
-        self._memory_margin = memory_margin
-
-    def prepare(self, target: Target, tracker: CandidateTracker) -> LoadedModel:
-        """Return a model that may serve.
-
-        Raises a `CandidateError`, `UnsafeArtifact`, `UnknownArtifact`, `ObjectStoreUnreachable` or
-        `OSError`; `Superseded` when a newer target arrives on the way.
-        """
-        try:
-            return self._standby.take(target.manifest_sha256) or self._prepare(target, tracker)
-        except BaseException as error:
-            self._health.note(error)
-            raise
-
-    def collect(self, keep: set[str], *, newest: int) -> None:
-        """Remove cached artifacts that are no way back any more."""
-        self._cache.collect(keep, newest=newest)
-
-    def _prepare(self, target: Target, tracker: CandidateTracker) -> LoadedModel:
-        with self._fetch(target, tracker) as cached:
-            try:
-                return self._load_with_room(cached, target, tracker)
-            except DigestMismatch:
-                self._cache.quarantine(cached.digest)
-                if cached.is_fresh:
-                    raise
-        # The cached bytes went bad after they had been verified; the store still has good ones.
-        with self._fetch(target, tracker) as cached:
-            return self._load_with_room(cached, target, tracker)
-
-    def _fetch(self, target: Target, tracker: CandidateTracker) -> CachedArtifact:
-        tracker.enter(CandidatePhase.DOWNLOADING)
-        with tracker.blaming(CandidatePhase.VERIFYING):
-            self._check_before_download(target)
-        return self._cache.fetch(target.service.model, target.manifest_sha256, tracker.downloaded)
-
-    def _check_before_download(self, target: Target) -> None:
-        """Check who signed the artifact and whether it fits, from its manifest and small files alone."""
-        cached = self._cache.open(target.manifest_sha256)
-        if cached is not None:
-            with cached:
-                self._signatures.check_artifact(target, cached.manifest)
-            return
-        manifest = self._downloader.read_manifest(target.service.model, target.manifest_sha256)
-        self._signatures.check_artifact(target, manifest)
-        check_fit(manifest, target=target, read=self._downloader.read_small_file)
-
-    def _load_with_room(
-        self, cached: CachedArtifact, target: Target, tracker: CandidateTracker
-    ) -> LoadedModel:
-        """Load; short of memory, give up the model that is only the quick way back."""
-        try:
-            return self._load(cached, target, tracker)
-        except OutOfMemory:
-            if self._standby.digest is None:
-                raise
-        self._standby.clear()
-        return self._load(cached, target, tracker)
-
-    def _load(self, cached: CachedArtifact, target: Target, tracker: CandidateTracker) -> LoadedModel:
-        tracker.enter(CandidatePhase.VERIFYING)
-        verified = verify(cached, target=target)
-        tracker.enter(CandidatePhase.LOADING)
-        if self._device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        loaded = load(
-            verified,
-            device=self._device,
-            memory_margin=self._memory_margin,
-            checkpoint=tracker.checkpoint,
-        )
-        try:
-            tracker.enter(CandidatePhase.DRY_RUNNING)
-            dry_run(loaded)
-        except BaseException:
-            dispose(loaded)
-            raise
-        on_device = self._device == "cuda"
-        tracker.measured(torch.cuda.max_memory_allocated() if on_device else loaded.allocated_bytes)
-        return loaded
 
 
 def _describe(error: Exception, phase: CandidatePhase) -> InstanceError:

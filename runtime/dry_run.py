@@ -1,5 +1,6 @@
 """A candidate's representative requests, before it may answer anybody else's."""
 
+from collections.abc import Callable
 from itertools import cycle, islice
 from math import isfinite
 
@@ -11,20 +12,24 @@ from runtime.execution import forward
 from runtime.generation_holder import LoadedModel
 from runtime.scoring import ScoringArchitecture
 from runtime.streaming import StreamingArchitecture
-from weightshift.errors import DryRunFailed, WeightshiftError
+from weightshift.errors import DryRunFailed, SwapTooSlow, WeightshiftError
 
 
-def dry_run(loaded: LoadedModel) -> None:
+def dry_run(loaded: LoadedModel, *, checkpoint: Callable[[], None] = lambda: None) -> None:
     """Answer the architecture's samples at every batch size that will be served.
 
-    Raises `DryRunFailed` for a wrong shape, type, value, invariant or golden output.
+    `checkpoint` is called between them and may raise to stop. Raises `DryRunFailed` for a wrong shape, type,
+    value, invariant or golden output.
     """
     try:
         for batch_size in loaded.architecture.batch_sizes:
+            checkpoint()
             _run_batch(loaded, batch_size)
+        checkpoint()
         if isinstance(loaded.architecture, StreamingArchitecture):
             _run_sessions(loaded, loaded.architecture)
-    except DryRunFailed:
+        checkpoint()
+    except (DryRunFailed, SwapTooSlow):
         raise
     except Exception as error:
         detail = str(error) if isinstance(error, WeightshiftError) else type(error).__name__

@@ -21,7 +21,7 @@ from runtime.responses import (
     send_content,
     send_json,
 )
-from weightshift.errors import InvalidInput, NotServing, QueueFull, WeightshiftError
+from weightshift.errors import InvalidInput, MemoryExhausted, NotServing, QueueFull, WeightshiftError
 
 _logger = logging.getLogger(__name__)
 _CLOSE = (b"connection", b"close")
@@ -100,7 +100,11 @@ class ModelEndpoint:
             return
         started = time.perf_counter()
         try:
+            await self._instance.gate.wait()
             generation = self._instance.holder.acquire()
+        except QueueFull as error:
+            await self._refuse(send, 503, error, "queue_full")
+            return
         except NotServing as error:
             self._instance.metrics.unready.inc()
             await self._refuse(send, 503, error, "not_serving")
@@ -124,6 +128,9 @@ class ModelEndpoint:
             return 400, error
         except QueueFull as error:
             self._instance.metrics.rejected("queue_full")
+            return 503, error
+        except MemoryExhausted as error:
+            self._instance.metrics.rejected("no_memory")
             return 503, error
         except TimeoutError:
             self._instance.metrics.rejected("too_late")

@@ -56,6 +56,7 @@ class GenerateEndpoint:
         limit, deadline = self._settings.max_body_bytes, self._settings.body_timeout
         try:
             content = await read_body(scope, receive, limit=limit, deadline=deadline)
+            await self._instance.gate.wait()
             session = self._begin(content)
         except ClientGone:
             return

@@ -6,12 +6,12 @@ clean-up ever runs under it, so publishing never waits for old requests.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from runtime.architectures import Architecture
 from weightshift.contracts.instance import LoadedGeneration
@@ -26,7 +26,9 @@ class LoadedModel:
     """Verified, loaded and dry-run weights with everything derived from them.
 
     Several generations can share one (the same artifact at a higher revision is only relabelled);
-    the holder counts them in `generations`. `allocated_bytes` is the size of the weights' storage.
+    the holder counts them in `generations`. `allocated_bytes` is the size of the weights' storage, which
+    `tensors` are views of, by the names in the file. A model that `is_staged` holds its weights in host
+    memory only, and cannot answer on another device until they are copied there.
     """
 
     manifest_sha256: str
@@ -36,6 +38,8 @@ class LoadedModel:
     resources: Any
     device: str
     allocated_bytes: int
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    is_staged: bool = False
     generations: int = 1
     has_served: bool = False
 
@@ -143,9 +147,10 @@ class GenerationHolder:
         """Share a model that is still resident, serving or retired, for one more generation."""
         with self._lock:
             for generation in self._resident.values():
-                if generation.loaded.manifest_sha256 == manifest_sha256:
-                    generation.loaded.generations += 1
-                    return generation.loaded
+                loaded = generation.loaded
+                if loaded.manifest_sha256 == manifest_sha256 and not loaded.is_staged:
+                    loaded.generations += 1
+                    return loaded
         return None
 
     def forget(self, generation: Generation) -> LoadedModel | None:
@@ -165,6 +170,22 @@ class GenerationHolder:
         """Whether `acquire` would succeed now."""
         with self._lock:
             return self._current is not None and self._current.revision >= self._floor
+
+    def references_to(self, loaded: LoadedModel) -> int:
+        """Count the requests that use a model, under whichever generation."""
+        with self._lock:
+            return sum(one.references for one in self._resident.values() if one.loaded is loaded)
+
+    def is_wanted(self, target: Target) -> bool:
+        """Whether a candidate for this target would be installed now."""
+        with self._lock:
+            return self._is_wanted(target)
+
+    @property
+    def has_retired(self) -> bool:
+        """Whether a generation that was replaced is still in memory."""
+        with self._lock:
+            return any(one.retired for one in self._resident.values())
 
     @property
     def resident(self) -> tuple[Generation, ...]:

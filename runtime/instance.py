@@ -5,25 +5,28 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from functools import partial
+from dataclasses import dataclass
 from queue import SimpleQueue
 
 from runtime.admission import Admission
 from runtime.artifact_cache import ArtifactCache
 from runtime.backoff import Backoff
-from runtime.candidate import CandidatePreparer
+from runtime.candidate_preparer import CandidatePreparer
 from runtime.cleanup import CleanupWorker
 from runtime.compatibility import runtime_build
 from runtime.device_health import DeviceHealth
 from runtime.download import Downloader
 from runtime.execution import Executor
 from runtime.generation_holder import Generation, GenerationHolder
+from runtime.in_place_swap import InPlaceSwapper
 from runtime.installed_architectures import use_architectures
+from runtime.measurements import Measurements
 from runtime.memory_use import memory_use
 from runtime.model_loader import dispose
+from runtime.pause import PauseGate
 from runtime.process_metrics import ProcessMetrics
 from runtime.reconciler import Reconciler
-from runtime.registry_client import Reporter, TargetWatch, has_grant, read_now
+from runtime.registry_client import Reporter, TargetReader, TargetWatch
 from runtime.rollout_metrics import RolloutMetrics
 from runtime.sessions import Sessions
 from runtime.settings import RuntimeSettings
@@ -36,6 +39,16 @@ from weightshift.registry.client import RegistryClient
 
 _logger = logging.getLogger(__name__)
 HURRIED_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Tier:
+    """Where an artifact's weights are (`device`, `host` or `disk`), and about how many seconds it takes
+    until they could serve; None while nobody has measured that.
+    """
+
+    place: str
+    seconds: float | None
 
 
 class Instance:
@@ -62,6 +75,10 @@ class Instance:
         self.process = ProcessMetrics(registry=self.metrics.registry, service=service, cohort=cohort)
         self.admission = Admission()
         self._health = DeviceHealth()
+        self.gate = PauseGate(limit=settings.max_queue, paused_for=self.metrics.pause.observe)
+        self._measurements = Measurements(
+            directory=settings.cache_dir / "measured", device=settings.device, runtime_build=runtime_build()
+        )
         retired: SimpleQueue[Generation | None] = SimpleQueue()
         self.holder = GenerationHolder(retire=retired.put)
         self._standby = Standby(budget=settings.standby_bytes, margin=settings.memory_margin, dispose=dispose)
@@ -102,7 +119,13 @@ class Instance:
     def is_ready(self) -> bool:
         """Whether traffic may be sent here."""
         is_serving = self._reconciler.is_settled and self.holder.can_serve
-        return is_serving and not self.admission.is_draining and not self._health.is_lost
+        is_fit = not (self._health.is_lost or self._health.rests)
+        return is_serving and is_fit and not self.admission.is_draining
+
+    @property
+    def queue_length(self) -> int:
+        """Requests that wait for a batch or for the end of a pause."""
+        return self.executor.queue_length + self.gate.waiting
 
     @property
     def is_live(self) -> bool:
@@ -153,16 +176,22 @@ class Instance:
         self.metrics.desired_revision.set(desired)
         self.metrics.target_mismatch.set(desired != (current.revision if current else 0))
         self.metrics.sessions_active.set(self.sessions.active)
-        self.metrics.queue_length.set(self.executor.queue_length)
+        self.metrics.queue_length.set(self.queue_length)
         self.process.read(memory_use(self.settings.device), self.holder.resident)
         return await asyncio.to_thread(self.metrics.render)
 
-    def tiers(self) -> dict[str, str]:
-        """Return where each artifact's weights are by manifest digest: `device`, `host` or `disk`."""
-        tiers = dict.fromkeys(self._cache.digests(), "disk")
+    def tiers(self) -> dict[str, Tier]:
+        """Return where each artifact's weights are, by manifest digest."""
+        tiers = {}
+        for digest in self._cache.digests():
+            measured = self._measurements.read(digest)
+            tiers[digest] = Tier("disk", measured.load_seconds if measured else None)
         if (standby := self._standby.digest) is not None:
-            tiers[standby] = "host"
-        return tiers | {one.loaded.manifest_sha256: "device" for one in self.holder.resident}
+            tiers[standby] = Tier("host", self._standby.seconds_back)
+        for generation in self.holder.resident:
+            if not generation.loaded.is_staged:
+                tiers[generation.loaded.manifest_sha256] = Tier("device", 0.0)
+        return tiers
 
     async def reconcile_now(self) -> None:
         """Re-read the target, and try a refused candidate again."""
@@ -224,18 +253,29 @@ class Instance:
                 check=self._signatures.check_new_target,
             ),
             preparer=CandidatePreparer(
+                settings=settings,
                 cache=cache,
                 downloader=downloader,
                 signatures=self._signatures,
                 standby=self._standby,
+                measurements=self._measurements,
                 health=self._health,
-                device=settings.device,
-                memory_margin=settings.memory_margin,
             ),
             metrics=self.metrics,
+            swapper=InPlaceSwapper(
+                holder=self.holder,
+                gate=self.gate,
+                sessions=self.sessions,
+                health=self._health,
+                limit=settings.pause_limit,
+            ),
+            reader=TargetReader(
+                client=self._client,
+                service=settings.service,
+                cohort=settings.cohort,
+                instance_id=settings.instance_id,
+            ),
             changed=self._reporter.wake,
-            read_target=partial(read_now, self._client, settings.service, settings.cohort),
-            has_grant=partial(has_grant, self._client, settings.instance_id),
         )
 
     async def _guard(self, name: str, run: Callable[[], Awaitable[None]]) -> None:

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,14 +12,39 @@ from weightshift.errors import OutOfMemory
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
-def check_budget(needed: int, *, device: str, margin: int) -> None:
-    """Raise `OutOfMemory` unless `needed` plus `margin` bytes are free on the device."""
+@dataclass(frozen=True, kw_only=True)
+class MemoryNeed:
+    """Bytes that a candidate needs free: for its weights, for the work of its dry-run, for what live
+    requests needed at their peak and do not hold now, and a margin.
+    """
+
+    weights: int
+    workspace: int = 0
+    live_peak: int = 0
+    margin: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.workspace + self.live_peak + self.margin
+
+
+def check_budget(need: MemoryNeed, *, device: str) -> None:
+    """Raise `OutOfMemory`, with the figures, unless everything that is needed is free on the device."""
     free = free_bytes(device)
-    if needed + margin > free:
+    if need.total > free:
         raise OutOfMemory(
-            f"The candidate needs {needed} bytes and a margin of {margin}, but {free} are free; "
-            "give the instance more memory."
+            f"The candidate needs {need.total} bytes (weights {need.weights}, workspace {need.workspace}, "
+            f"peak of live requests {need.live_peak}, margin {need.margin}), but {free} are free; "
+            "give the instance more memory, or set its swap_mode to in-place."
         )
+
+
+def live_peak_bytes(device: str) -> int:
+    """Return how much more the device's allocator once held for live requests than it holds now."""
+    if device != "cuda":
+        return 0
+    return max(0, torch.cuda.max_memory_reserved() - torch.cuda.memory_reserved())
 
 
 def free_bytes(device: str) -> int:

@@ -14,7 +14,7 @@ from runtime.compatibility import check_requirements
 from runtime.generation_holder import LoadedModel
 from runtime.hashing_reader import HashingReader
 from runtime.installed_architectures import find_architecture
-from runtime.memory_budget import check_budget, return_free_memory
+from runtime.memory_budget import MemoryNeed, check_budget, live_peak_bytes, return_free_memory
 from runtime.safetensors_header import TORCH_TYPES, TensorEntry, WeightsHeader, read_header
 from runtime.state_dict_header import read_state_dict_header
 from weightshift.contracts.manifest import Manifest, ManifestFile, ManifestTensor, WeightFormat
@@ -24,7 +24,7 @@ from weightshift.errors import IncompatibleModel
 _ALIGNMENT = 512
 _SUFFIXES = {WeightFormat.SAFETENSORS: (".safetensors",), WeightFormat.STATE_DICT: (".pt", ".pth")}
 _READERS = {WeightFormat.SAFETENSORS: read_header, WeightFormat.STATE_DICT: read_state_dict_header}
-_Tensors: TypeAlias = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+TensorSpecs: TypeAlias = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,11 @@ class VerifiedArtifact:
     resources: Any
     weights: ManifestFile
     header: WeightsHeader
+
+    @property
+    def tensor_specs(self) -> TensorSpecs:
+        """Each tensor's type and shape by name."""
+        return {entry.name: (entry.dtype, entry.shape) for entry in self.header.entries}
 
 
 def verify(cached: CachedArtifact, *, target: Target) -> VerifiedArtifact:
@@ -77,29 +82,65 @@ def check_fit(
 
 
 def load(
-    verified: VerifiedArtifact, *, device: str, memory_margin: int, checkpoint: Callable[[], None]
+    verified: VerifiedArtifact,
+    *,
+    device: str,
+    memory_margin: int,
+    checkpoint: Callable[[], None],
+    workspace: int = 0,
 ) -> LoadedModel:
     """Read the weights into one allocation, hashing the very bytes that are used.
 
-    `checkpoint` is called between tensors and may raise to stop. Raises `OutOfMemory`,
-    `DigestMismatch`, `IncompatibleModel` for non-finite values.
+    `checkpoint` is called between tensors and may raise to stop; `workspace` is what the dry-run will need
+    in bytes. Raises `OutOfMemory`, `DigestMismatch`, `IncompatibleModel` for non-finite values.
     """
-    entries = verified.header.entries
-    size = sum(_slot_bytes(entry) for entry in entries)
-    check_budget(size, device=device, margin=memory_margin)
-    host = _allocate(size, pinned=device == "cuda")
-    _read(verified, host, checkpoint)
-    tensors = _views(host if device == "cpu" else _copy_to_device(host, device), entries)
+    need = MemoryNeed(
+        weights=weights_bytes(verified),
+        workspace=workspace,
+        live_peak=live_peak_bytes(device),
+        margin=memory_margin,
+    )
+    check_budget(need, device=device)
+    host = _read(verified, checkpoint, pinned=device == "cuda")
+    return _loaded(verified, host if device == "cpu" else _copy_to_device(host, device), device)
+
+
+def stage(
+    verified: VerifiedArtifact, *, device: str, memory_margin: int, checkpoint: Callable[[], None]
+) -> LoadedModel:
+    """Read the weights as `load` does, but into host memory, from where they can be copied to the device.
+
+    Raises as `load`; the host must have room for these weights and for a copy of those that serve.
+    """
+    check_budget(MemoryNeed(weights=2 * weights_bytes(verified), margin=memory_margin), device="cpu")
+    loaded = _loaded(verified, _read(verified, checkpoint, pinned=device == "cuda"), device)
+    loaded.is_staged = True
+    return loaded
+
+
+def weights_bytes(verified: VerifiedArtifact) -> int:
+    """Return the size of the allocation that holds the weights."""
+    return sum(_aligned(entry.size) for entry in verified.header.entries)
+
+
+def tensor_specs(tensors: Mapping[str, Tensor]) -> TensorSpecs:
+    """Return each tensor's type and shape by name."""
+    return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+
+
+def _loaded(verified: VerifiedArtifact, memory: Tensor, device: str) -> LoadedModel:
+    tensors = _views(memory, verified.header.entries)
     for name, tensor in tensors.items():
         _check_finite(name, tensor)
     return LoadedModel(
         manifest_sha256=verified.cached.digest,
         feature_schema=verified.architecture.feature_schema,
         architecture=verified.architecture,
-        module=_assemble(verified, tensors),
+        module=assemble(verified.architecture, verified.resources, tensors),
         resources=verified.resources,
         device=device,
-        allocated_bytes=size,
+        allocated_bytes=weights_bytes(verified),
+        tensors=tensors,
     )
 
 
@@ -110,6 +151,7 @@ def dispose(loaded: LoadedModel) -> None:
         finished.record(torch.cuda.default_stream())
         finished.synchronize()
     loaded.module = nn.Module()
+    loaded.tensors = {}
     loaded.resources = None
     return_free_memory()
 
@@ -141,13 +183,13 @@ def _build(architecture: Architecture, resources: Any) -> nn.Module:
         return architecture.build(resources)
 
 
-def _declared(tensors: tuple[ManifestTensor, ...]) -> _Tensors:
+def _declared(tensors: tuple[ManifestTensor, ...]) -> TensorSpecs:
     return {tensor.name: (TORCH_TYPES[tensor.dtype], tensor.shape) for tensor in tensors}
 
 
-def _check_tensors(found: _Tensors, module: nn.Module, tied: Mapping[str, str]) -> None:
+def _check_tensors(found: TensorSpecs, module: nn.Module, tied: Mapping[str, str]) -> None:
     """Compare names, types and shapes both ways; a tied tensor may be absent."""
-    wanted = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in module.state_dict().items()}
+    wanted = tensor_specs(module.state_dict())
     if missing := sorted(wanted.keys() - found.keys() - tied.keys()):
         raise IncompatibleModel(f"The weights lack {len(missing)} tensors, first {missing[0]!r}.")
     if unexpected := sorted(found.keys() - wanted.keys()):
@@ -163,8 +205,8 @@ def _check_tensors(found: _Tensors, module: nn.Module, tied: Mapping[str, str]) 
             )
 
 
-def _slot_bytes(entry: TensorEntry) -> int:
-    return -(-entry.size // _ALIGNMENT) * _ALIGNMENT
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def _allocate(size: int, *, pinned: bool) -> Tensor:
@@ -174,8 +216,19 @@ def _allocate(size: int, *, pinned: bool) -> Tensor:
     return buffer[start : start + size]
 
 
-def _read(verified: VerifiedArtifact, host: Tensor, checkpoint: Callable[[], None]) -> None:
+def allocate_slots(like: Mapping[str, Tensor], *, pinned: bool) -> dict[str, Tensor]:
+    """Return tensors without values, of the same names, types and shapes, in one host allocation."""
+    memory = _allocate(sum(_aligned(tensor.nbytes) for tensor in like.values()), pinned=pinned)
+    slots, position = {}, 0
+    for name, tensor in like.items():
+        slots[name] = memory[position : position + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        position += _aligned(tensor.nbytes)
+    return slots
+
+
+def _read(verified: VerifiedArtifact, checkpoint: Callable[[], None], *, pinned: bool) -> Tensor:
     """Fill the slots from the file in file order, checking the SHA-256 of exactly these bytes."""
+    host = _allocate(weights_bytes(verified), pinned=pinned)
     memory = memoryview(host.numpy())  # type: ignore[arg-type]
     position = 0
     filled: dict[int, memoryview] = {}
@@ -189,8 +242,9 @@ def _read(verified: VerifiedArtifact, host: Tensor, checkpoint: Callable[[], Non
                 reader.skip_to(entry.offset)
                 reader.fill(slot)
                 filled[entry.offset] = slot
-            position += _slot_bytes(entry)
+            position += _aligned(entry.size)
         reader.finish()
+    return host
 
 
 def _copy_to_device(host: Tensor, device: str) -> Tensor:
@@ -209,7 +263,7 @@ def _views(memory: Tensor, entries: tuple[TensorEntry, ...]) -> dict[str, Tensor
     for entry in entries:
         slot = memory[position : position + entry.size]
         tensors[entry.name] = slot.view(entry.dtype).view(entry.shape)
-        position += _slot_bytes(entry)
+        position += _aligned(entry.size)
     return tensors
 
 
@@ -222,10 +276,12 @@ def _check_finite(name: str, tensor: Tensor) -> None:
         raise IncompatibleModel(f"Tensor {name!r} holds values that are not finite.")
 
 
-def _assemble(verified: VerifiedArtifact, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """Put the tensors into the module without copying them, and tie what the architecture ties."""
-    architecture = verified.architecture
-    module = _build(architecture, verified.resources)
+def assemble(architecture: Architecture, resources: Any, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """Put the tensors into a new module without copying them, and tie what the architecture ties.
+
+    Raises `IncompatibleModel` when a tensor of the module has no value then.
+    """
+    module = _build(architecture, resources)
     sources = {alias: tensors[source] for alias, source in architecture.tied.items()}
     module.load_state_dict({**tensors, **sources}, strict=True, assign=True)
     for alias, source in architecture.tied.items():

@@ -2,23 +2,26 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent import futures
 from contextlib import suppress
 from functools import partial
 from itertools import count
 
 from runtime.backoff import Backoff
-from runtime.candidate import CandidatePreparer, CandidateTracker
+from runtime.candidate import CandidateTracker
+from runtime.candidate_preparer import CandidatePreparer
 from runtime.compatibility import runtime_build
 from runtime.generation_holder import Generation, GenerationHolder, LoadedModel
+from runtime.in_place_swap import InPlaceSwapper
 from runtime.priority import yield_to_requests
+from runtime.registry_client import TargetReader
 from runtime.rollout_metrics import RolloutMetrics
-from runtime.settings import RuntimeSettings
+from runtime.settings import RuntimeSettings, StartPolicy, SwapMode
 from runtime.target_state import TargetState
 from weightshift.contracts.instance import CandidatePhase, CandidateProgress
 from weightshift.contracts.target import Target
-from weightshift.errors import AuthorisationInvalid, GrantWithdrawn, RevisionConflict, Superseded
+from weightshift.errors import AuthorisationInvalid, GrantWithdrawn, OutOfMemory, RevisionConflict, Superseded
 
 _logger = logging.getLogger(__name__)
 
@@ -26,9 +29,7 @@ _logger = logging.getLogger(__name__)
 class Reconciler:
     """The only writer of the serving generation. Belongs to the event loop's thread.
 
-    `changed` is called, from any thread, whenever a report would differ; `read_target` reads
-    the registry's target within a moment, or returns None; `has_grant` tells whether a wave grant lets
-    this instance swap to a target now. Neither of them raises.
+    `changed` is called, from any thread, whenever a report would differ.
     """
 
     def __init__(
@@ -39,9 +40,9 @@ class Reconciler:
         state: TargetState,
         preparer: CandidatePreparer,
         metrics: RolloutMetrics,
+        swapper: InPlaceSwapper,
+        reader: TargetReader,
         changed: Callable[[], None],
-        read_target: Callable[[], Awaitable[Target | None]],
-        has_grant: Callable[[Target], Awaitable[bool]],
     ) -> None:
         self._settings = settings
         self._holder = holder
@@ -49,13 +50,14 @@ class Reconciler:
         self._preparer = preparer
         self._metrics = metrics
         self._changed = changed
-        self._read_target = read_target
-        self._has_grant = has_grant
+        self._swapper = swapper
+        self._reader = reader
         self._thread = futures.ThreadPoolExecutor(
             max_workers=1, thread_name_prefix="loader", initializer=yield_to_requests
         )
         self._wake = asyncio.Event()
         self._answered = asyncio.Event()
+        self._reached = asyncio.Event()
         self._desired: Target | None = None
         self._refused: Target | None = None
         self._tracker: CandidateTracker | None = None
@@ -74,9 +76,11 @@ class Reconciler:
         """How far the latest candidate is."""
         return self._tracker.progress if self._tracker else None
 
-    def registry_answered(self) -> None:
-        """The registry was asked once, with or without success: a start need not wait any longer."""
+    def registry_answered(self, is_reached: bool) -> None:
+        """The registry was asked, with or without success."""
         self._answered.set()
+        if is_reached:
+            self._reached.set()
 
     async def accept(self, target: Target) -> None:
         """Take the registry's target; one that contradicts an accepted one is counted and ignored."""
@@ -105,10 +109,7 @@ class Reconciler:
 
     async def run(self) -> None:
         """Restore what served before, hear the registry, then follow its targets for ever."""
-        await self._restore()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.start_wait):
-                await self._answered.wait()
+        await self._start()
         while True:
             self._settle()
             await self._wake.wait()
@@ -127,9 +128,28 @@ class Reconciler:
         _, running = await asyncio.to_thread(futures.wait, [self._loading], deadline)
         return not running
 
-    async def _restore(self) -> None:
-        """Serve the last trusted target from the cache, so that a lost registry stops nothing."""
-        accepted, trusted = self._state.accepted, self._state.trusted
+    async def _start(self) -> None:
+        """Serve the last trusted target and hear the registry, in the order that the settings ask for."""
+        cannot_swap = self._settings.swap_mode is SwapMode.REFUSE
+        if self._settings.start_policy is StartPolicy.WAIT:
+            await self._reached.wait()
+            await self._restore(None)
+            return
+        if cannot_swap:
+            # What is loaded first stays.
+            await self._hear_registry()
+        is_told = cannot_swap and self._desired is not None
+        await self._restore(None if is_told else self._state.trusted)
+        await self._hear_registry()
+
+    async def _hear_registry(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.start_wait):
+                await self._answered.wait()
+
+    async def _restore(self, trusted: Target | None) -> None:
+        """Serve a target from the cache, if there is one, then aim at what was accepted last."""
+        accepted = self._state.accepted
         if accepted is not None:
             self._holder.aim(accepted)
         if trusted is not None:
@@ -170,7 +190,9 @@ class Reconciler:
         try:
             await self._install(target, tracker)
         except Exception as error:
-            failure = tracker.fail(error)
+            # Memory comes back once the last requests of an earlier generation have ended.
+            may_pass = isinstance(error, OutOfMemory) and self._holder.has_retired
+            failure = tracker.fail(error, may_pass=may_pass)
             _logger.warning(
                 "revision %d failed: %s", target.revision, failure.message, exc_info=not failure.permanent
             )
@@ -195,7 +217,10 @@ class Reconciler:
         if loaded is not None:
             tracker.commit()
         else:
-            self._loading = self._thread.submit(self._preparer.prepare, target, tracker)
+            current = self._holder.current
+            serving = current.loaded if current else None
+            prepare = partial(self._preparer.prepare, target, tracker, serving=serving)
+            self._loading = self._thread.submit(prepare)
             loaded = await asyncio.wrap_future(self._loading)
             tracker.commit()
             await self._refresh()
@@ -203,11 +228,22 @@ class Reconciler:
         if not await self._may_swap(target):
             self._holder.discard(generation)
             raise GrantWithdrawn
-        if not self._holder.install(generation):
-            raise Superseded
+        await self._publish(generation)
         self._metrics.installed(generation)
         tracker.install()
         await asyncio.to_thread(self._remember, target)
+
+    async def _publish(self, candidate: Generation) -> None:
+        """Let a candidate serve. Raises `Superseded`, and what keeps a staged one from taking its place."""
+        if not candidate.loaded.is_staged:
+            if not self._holder.install(candidate):
+                raise Superseded
+            return
+        try:
+            await self._swapper.install(candidate)
+        except BaseException:
+            self._holder.discard(candidate)
+            raise
 
     async def _await_grant(self, target: Target) -> None:
         """Wait until this instance's wave has come. Raises `Superseded`."""
@@ -224,10 +260,10 @@ class Reconciler:
     async def _may_swap(self, target: Target) -> bool:
         """Whether nothing forbids the swap; an instance without traffic yet needs no grant to start."""
         is_swap = self.is_settled and self._holder.current is not None
-        return not (target.requires_grant and is_swap) or await self._has_grant(target)
+        return not (target.requires_grant and is_swap) or await self._reader.has_grant(target)
 
     async def _refresh(self) -> None:
-        if (target := await self._read_target()) is not None:
+        if (target := await self._reader.target()) is not None:
             await self.accept(target)
 
     def _remember(self, target: Target) -> None:

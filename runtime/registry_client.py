@@ -16,27 +16,35 @@ _logger = logging.getLogger(__name__)
 _READ_NOW_SECONDS = 1.0
 
 
-async def read_now(client: RegistryClient, service: Service, cohort: Cohort) -> Target | None:
-    """Read the target once; None also when the registry does not answer at once."""
-    with suppress(TimeoutError, WeightshiftError):
-        async with asyncio.timeout(_READ_NOW_SECONDS):
-            return await client.target(service, cohort)
-    return None
+class TargetReader:
+    """Asks the registry at once, and takes no answer within a moment for none. Never raises."""
 
+    def __init__(self, *, client: RegistryClient, service: Service, cohort: Cohort, instance_id: str) -> None:
+        self._client = client
+        self._service = service
+        self._cohort = cohort
+        self._instance_id = instance_id
 
-async def has_grant(client: RegistryClient, instance_id: str, target: Target) -> bool:
-    """Whether a wave grant covers the instance now; False also when the registry does not answer at once."""
-    with suppress(TimeoutError, WeightshiftError):
-        async with asyncio.timeout(_READ_NOW_SECONDS):
-            grants = await client.wave_grants(target.service)
-            return any(grant.covers(instance_id, target.revision) for grant in grants)
-    return False
+    async def target(self) -> Target | None:
+        """Return the target, or None."""
+        with suppress(TimeoutError, WeightshiftError):
+            async with asyncio.timeout(_READ_NOW_SECONDS):
+                return await self._client.target(self._service, self._cohort)
+        return None
+
+    async def has_grant(self, target: Target) -> bool:
+        """Whether a wave grant lets this instance swap to a target now."""
+        with suppress(TimeoutError, WeightshiftError):
+            async with asyncio.timeout(_READ_NOW_SECONDS):
+                grants = await self._client.wave_grants(target.service)
+                return any(grant.covers(self._instance_id, target.revision) for grant in grants)
+        return False
 
 
 class TargetWatch:
     """Long-polls one cohort's target and hands every answer to `accept`.
 
-    `answered` is called after every poll, successful or not.
+    `answered` is called after every poll, with whether the registry was reached.
     """
 
     def __init__(
@@ -48,7 +56,7 @@ class TargetWatch:
         wait: float,
         backoff: Backoff,
         accept: Callable[[Target], Awaitable[None]],
-        answered: Callable[[], None],
+        answered: Callable[[bool], None],
     ) -> None:
         self._client = client
         self._service = service
@@ -69,12 +77,12 @@ class TargetWatch:
                 if not is_away:
                     _logger.warning("the target cannot be read: %s", error)
                 is_away = True
-                self._answered()
+                self._answered(False)
                 await asyncio.sleep(self._backoff.next_delay())
             else:
                 wait, is_away = self._wait, False
                 self._backoff.reset()
-                self._answered()
+                self._answered(True)
 
     async def _poll(self, wait: float) -> None:
         target = await self._client.target(

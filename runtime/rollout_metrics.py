@@ -23,7 +23,16 @@ from weightshift.contracts.instance import CandidatePhase
 _logger = logging.getLogger(__name__)
 
 CODES = (200, 400, 500, 503)
-REASONS = ("draining", "invalid", "not_serving", "queue_full", "too_large", "too_late", "too_slow")
+REASONS = (
+    "draining",
+    "invalid",
+    "no_memory",
+    "not_serving",
+    "queue_full",
+    "too_large",
+    "too_late",
+    "too_slow",
+)
 """Why a request was refused before or instead of a model's answer."""
 
 SERIES_KEPT_SECONDS = 300.0
@@ -31,6 +40,7 @@ MOST_DISPOSED_KEPT = 16
 _GROWTH = 1.1
 _SHORTEST, _LONGEST = 0.001, 10.0
 _PHASE_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+_PAUSE_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
 _BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -93,6 +103,9 @@ class RolloutMetrics:
         self.queue_length = self._gauge("queue_length", "Requests waiting.", names).labels(*own)
         self.batch_size = self._histogram(
             "batch_size", "Requests per forward pass.", names, _BATCH_BUCKETS
+        ).labels(*own)
+        self.pause = self._histogram(
+            "admission_pause_seconds", "Requests held back by swaps in place.", names, _PAUSE_BUCKETS
         ).labels(*own)
         self.desired_revision = self._gauge("desired_revision", "Accepted target.", names).labels(*own)
         self.actual_revision = self._gauge("actual_revision", "Serving revision.", names).labels(*own)

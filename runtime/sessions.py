@@ -4,7 +4,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from runtime.device_health import DeviceHealth
-from runtime.generation_holder import Generation
+from runtime.generation_holder import Generation, LoadedModel
 from runtime.streaming import StreamingArchitecture
 from weightshift.errors import QueueFull, SessionEnded, WeightshiftError
 
@@ -66,6 +67,7 @@ class Sessions:
         self._arriving: SimpleQueue[Session | None] = SimpleQueue()
         self._count = 0
         self._is_ending = False
+        self._ending_model: LoadedModel | None = None
         self._thread = threading.Thread(target=self._run, name="sessions", daemon=True)
         self._thread.start()
 
@@ -90,6 +92,15 @@ class Sessions:
         session = Session(generation, prompt)
         self._arriving.put(session)
         return session
+
+    @contextmanager
+    def ending(self, loaded: LoadedModel) -> Iterator[None]:
+        """Inside, end the sessions that use a model with a typed event, at their next step."""
+        self._ending_model = loaded
+        try:
+            yield
+        finally:
+            self._ending_model = None
 
     def end(self) -> None:
         """End every session with a typed event at its next step, and begin no other."""
@@ -133,7 +144,8 @@ class Sessions:
     def _step(self, session: Session) -> tuple[list[Event], bool]:
         if session.is_cancelled:
             return [], True
-        if self._is_ending or self._is_overdue(session.generation):
+        is_ending = self._is_ending or session.generation.loaded is self._ending_model
+        if is_ending or self._is_overdue(session.generation):
             raise SessionEnded
         architecture, module = _streaming(session.generation), session.generation.loaded.module
         with torch.inference_mode():

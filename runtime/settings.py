@@ -3,6 +3,7 @@
 Durations are seconds, sizes bytes. Secrets are masked whenever the settings are printed.
 """
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
@@ -13,17 +14,42 @@ from weightshift.contracts.base import Name
 from weightshift.contracts.identity import Cohort, Service
 
 
+class SwapMode(StrEnum):
+    """How a candidate takes over from what serves."""
+
+    DOUBLE_BUFFER = "double-buffer"
+    """Both are in memory for a while; a candidate that does not fit beside what serves is refused."""
+
+    IN_PLACE = "in-place"
+    """Over the serving weights, from host memory, while requests wait for a moment. A candidate with other
+    tensors needs room of its own, as with `double-buffer`."""
+
+    REFUSE = "refuse"
+    """Not at all: another artifact needs a new process."""
+
+
+class StartPolicy(StrEnum):
+    """What a starting instance does before the registry has told its target."""
+
+    TRUSTED_CACHE = "trusted-cache"
+    """It serves what it served last, from the cache, so that a lost registry stops nothing."""
+
+    WAIT = "wait"
+    """It serves nothing until the registry has answered."""
+
+
 class RuntimeSettings(BaseSettings):
     """What one instance serves, where it listens, and its bounds.
 
     `architectures` adds to those found by entry points: `module:Class`, several with commas between. A port
     of 0 chooses a free one. `live_port` answers `/livez` even while the event loop is busy; only after it
     has not turned for `stall_limit` does it ask for a restart. `start_wait` is how long a starting instance
-    waits for the registry before it serves its last trusted artifact unasked. `session_deadline` is how
-    long a streaming session may go on after its generation was replaced. The replaced model stays in host
-    memory if it has at most `standby_bytes`. `artifact_keys` and
-    `release_keys` are the accepted public keys (PEM, several one after the other), given here or in the
-    files; only with `insecure_unsigned`, which is for development, nothing needs a signature.
+    waits for the registry before it is ready with its last trusted artifact. `session_deadline` is how
+    long a streaming session may go on after its generation was replaced. `pause_limit` bounds how long
+    requests wait for an in-place swap. The replaced model stays in host memory if it has at most
+    `standby_bytes`. `artifact_keys` and `release_keys` are the accepted public keys (PEM, several one after
+    the other), given here or in the files; only with `insecure_unsigned`, which is for development, nothing
+    needs a signature.
     """
 
     model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_RUNTIME_", env_ignore_empty=True)
@@ -49,6 +75,7 @@ class RuntimeSettings(BaseSettings):
     registry_timeout: float = Field(default=5.0, gt=0)
     watch_wait: float = Field(default=20.0, gt=0, le=30)
     heartbeat: float = Field(default=1.0, gt=0)
+    start_policy: StartPolicy = StartPolicy.TRUSTED_CACHE
     start_wait: float = Field(default=2.0, gt=0)
 
     cache_dir: Path = Path("/var/lib/weightshift/cache")
@@ -60,6 +87,8 @@ class RuntimeSettings(BaseSettings):
     release_keys_file: Path | None = None
     insecure_unsigned: bool = False
 
+    swap_mode: SwapMode = SwapMode.DOUBLE_BUFFER
+    pause_limit: float = Field(default=2.0, gt=0)
     standby_bytes: int = Field(default=1 << 30, ge=0)
     memory_margin: int = Field(default=256 << 20, ge=0)
 

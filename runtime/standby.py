@@ -1,9 +1,11 @@
 """The previous model in host memory: the way back is a copy, not a load."""
 
 import threading
+import time
 from collections.abc import Callable
 
 from runtime.generation_holder import LoadedModel
+from runtime.host_memory import move_to_host
 from runtime.memory_budget import free_bytes
 
 
@@ -11,7 +13,8 @@ class Standby:
     """Keeps the last model that served and was replaced, if it has at most `budget` bytes.
 
     It also needs `margin` bytes of the host's memory to be free beside it. Whatever is not kept goes to
-    `dispose`. Safe from any thread.
+    `dispose`. `seconds_back` is how long the way to the host took, which is about that of the way back.
+    Safe from any thread.
     """
 
     def __init__(self, *, budget: int, margin: int, dispose: Callable[[LoadedModel], None]) -> None:
@@ -20,6 +23,7 @@ class Standby:
         self._dispose = dispose
         self._lock = threading.Lock()
         self._kept: LoadedModel | None = None
+        self.seconds_back = 0.0
 
     @property
     def digest(self) -> str | None:
@@ -32,17 +36,18 @@ class Standby:
         if not loaded.has_served or not self._has_room(loaded):
             self._dispose(loaded)
             return
-        loaded.module.to("cpu")
+        started = time.monotonic()
+        move_to_host(loaded)
+        self.seconds_back = time.monotonic() - started
         self._replace(loaded)
 
     def take(self, manifest_sha256: str) -> LoadedModel | None:
-        """Hand the model out again, on its device, if it is the one kept."""
+        """Hand the model out again, in host memory as it was kept, if it is this one."""
         with self._lock:
             loaded = self._kept
             if loaded is None or loaded.manifest_sha256 != manifest_sha256:
                 return None
             self._kept = None
-        loaded.module.to(loaded.device)
         loaded.generations = 1
         return loaded
 
@@ -57,6 +62,7 @@ class Standby:
             self._dispose(earlier)
 
     def _has_room(self, loaded: LoadedModel) -> bool:
-        """Whether it fits; on the CPU it is in the host's memory already."""
-        needed = self._margin if loaded.device == "cpu" else self._margin + loaded.allocated_bytes
+        """Whether it fits; it may be in the host's memory already."""
+        in_host = loaded.device == "cpu" or loaded.is_staged
+        needed = self._margin if in_host else self._margin + loaded.allocated_bytes
         return loaded.allocated_bytes <= self._budget and free_bytes("cpu") >= needed

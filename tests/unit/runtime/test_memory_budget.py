@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from runtime.memory_budget import check_budget, free_bytes, free_host_bytes, resident_bytes
+from runtime.memory_budget import MemoryNeed, check_budget, free_bytes, free_host_bytes, resident_bytes
 from runtime.memory_use import memory_use
 from weightshift.errors import OutOfMemory
 
@@ -48,9 +48,10 @@ def test_a_group_over_its_limit_has_nothing_free(proc: Path, tmp_path: Path) -> 
 
 def test_the_margin_counts() -> None:
     free = free_bytes("cpu")
-    check_budget(1, device="cpu", margin=0)
-    with pytest.raises(OutOfMemory, match="margin"):
-        check_budget(1, device="cpu", margin=2 * free)
+    check_budget(MemoryNeed(weights=1), device="cpu")
+    for need in (MemoryNeed(weights=1, margin=2 * free), MemoryNeed(weights=1, workspace=2 * free)):
+        with pytest.raises(OutOfMemory, match=rf"needs {need.total} bytes \(weights 1, .* are free"):
+            check_budget(need, device="cpu")
 
 
 def test_what_is_in_use_is_this_processs_own(proc: Path) -> None:

@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
-from runtime import candidate, model_loader
+from runtime import candidate_preparer, model_loader
 from runtime.generation_holder import LoadedModel
 from runtime.standby import Standby
 from weightshift.errors import OutOfMemory
 
 BUDGET = 1 << 30
+
+
+def places(instance: Any) -> dict[str, str]:
+    return {digest: tier.place for digest, tier in instance.tiers().items()}
 
 
 async def test_a_rollback_needs_neither_disk_nor_store(world: Any, artifacts: Any, store: Any) -> None:
@@ -25,15 +29,15 @@ async def test_a_rollback_needs_neither_disk_nor_store(world: Any, artifacts: An
         module = instance.holder.current.loaded.module
         await world.publish(second)
         await world.until(world.serving(instance, 2))
-        await world.until(lambda: instance.tiers()[first.digest()] == "host")
-        assert instance.tiers()[second.digest()] == "device"
+        await world.until(lambda: instance.tiers()[first.digest()].place == "host")
+        assert instance.tiers()[second.digest()].place == "device"
         shutil.rmtree(world.root / "artifacts")
         (world.root / "artifacts").mkdir()
         store.objects.clear()
         await world.publish(first)
         await world.until(world.serving(instance, 3))
         assert instance.holder.current.loaded.module is module
-        await world.until(lambda: instance.tiers() == {first.digest(): "device", second.digest(): "host"})
+        await world.until(lambda: places(instance) == {first.digest(): "device", second.digest(): "host"})
 
 
 async def test_status_names_the_tiers(world: Any, artifacts: Any) -> None:
@@ -41,10 +45,11 @@ async def test_status_names_the_tiers(world: Any, artifacts: Any) -> None:
     await world.publish(manifest)
     async with world.running() as instance, world.admin_client(instance) as admin:
         await world.until(world.serving(instance, 1))
-        assert (await admin.get("/admin/status")).json()["tiers"] == {manifest.digest(): "device"}
+        tiers = (await admin.get("/admin/status")).json()["tiers"]
+        assert tiers == {manifest.digest(): {"place": "device", "seconds": 0.0}}
         await world.publish(artifacts.push("v2", seed=2))
         await world.until(world.serving(instance, 2))
-        await world.until(lambda: instance.tiers()[manifest.digest()] == "disk")
+        await world.until(lambda: instance.tiers()[manifest.digest()].place == "disk")
 
 
 async def test_twenty_swaps_leave_nothing_behind(world: Any, artifacts: Any) -> None:
@@ -73,14 +78,14 @@ async def test_a_candidate_that_needs_the_memory_gets_it(
         await world.until(world.serving(instance, 1))
         await world.publish(artifacts.push("v2", seed=2))
         await world.until(world.serving(instance, 2))
-        await world.until(lambda: instance.tiers()[first.digest()] == "host")
+        await world.until(lambda: instance.tiers()[first.digest()].place == "host")
 
         def load_if_free(*arguments: Any, **options: Any) -> LoadedModel:
-            if instance.tiers()[first.digest()] == "host":
+            if instance.tiers()[first.digest()].place == "host":
                 raise OutOfMemory
             return model_loader.load(*arguments, **options)
 
-        monkeypatch.setattr(candidate, "load", load_if_free)
+        monkeypatch.setattr(candidate_preparer, "load", load_if_free)
         await world.publish(artifacts.push("v3", seed=3))
         await world.until(world.serving(instance, 3))
 

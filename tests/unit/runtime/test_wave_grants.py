@@ -194,7 +194,7 @@ async def test_while_the_registry_is_away_nobody_swaps(world: Any, waves: Waves,
         await world.until(waves.asked_again(1))
         await waves.grant(2, "stable-9")
         world.registry.available = False
-        waits = instance._reconciler._has_grant
+        waits = instance._reconciler._reader.has_grant
         assert not await waits(instance._reconciler._desired)
         assert instance.report().actual.revision == 1
         world.registry.available = True

@@ -1,0 +1,77 @@
+"""Putting a candidate's weights over those that serve, in the same storage, and taking them back.
+
+For a device that has no room for both. The addresses stay; what was computed under the old weights does not.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from runtime.device_health import DeviceHealth
+from runtime.generation_holder import LoadedModel
+from runtime.host_memory import finish_copies, host_copy
+from runtime.model_loader import TensorSpecs, assemble, tensor_specs
+
+_logger = logging.getLogger(__name__)
+
+
+def is_exchangeable(serving: LoadedModel, tensors: TensorSpecs) -> bool:
+    """Whether these tensors fit exactly over those of the model that serves."""
+    return not serving.is_staged and tensor_specs(serving.tensors) == tensors
+
+
+class Exchange:
+    """One candidate, staged in host memory, and the model whose storage it takes over; blocking.
+
+    Creating it copies the serving weights to host memory, beside live requests. Between `run` and its
+    return no request may use either model.
+    """
+
+    def __init__(self, *, serving: LoadedModel, candidate: LoadedModel, health: DeviceHealth) -> None:
+        self._serving = serving
+        self._candidate = candidate
+        self._health = health
+        self._storage = serving.tensors
+        self._previous = host_copy(serving)
+        self._staged = candidate.tensors
+        self.is_complete = False
+
+    def run(self, check: Callable[[LoadedModel], None]) -> None:
+        """Copy, then let `check` try the candidate; whatever fails, the previous weights are back.
+
+        Raises what `check` raises, and what a device raises.
+        """
+        try:
+            self._copy(self._staged)
+            self._give_storage_to(self._candidate, staged=self._serving, weights=self._previous)
+            check(self._candidate)
+            self.is_complete = True
+        except BaseException:
+            self.undo()
+            raise
+
+    def undo(self) -> None:
+        """Put the previous weights back; where that fails nothing can serve any more."""
+        self.is_complete = False
+        try:
+            self._copy(self._previous)
+            self._give_storage_to(self._serving, staged=self._candidate, weights=self._staged)
+        except BaseException as error:
+            self._health.lose(error)
+            raise
+
+    def _copy(self, source: Mapping[str, Tensor]) -> None:
+        with torch.inference_mode():
+            for name, tensor in self._storage.items():
+                tensor.copy_(source[name], non_blocking=True)
+        finish_copies(self._serving)
+
+    def _give_storage_to(
+        self, owner: LoadedModel, *, staged: LoadedModel, weights: Mapping[str, Tensor]
+    ) -> None:
+        for model, tensors, is_staged in ((owner, self._storage, False), (staged, weights, True)):
+            model.tensors = tensors
+            model.module = assemble(model.architecture, model.resources, tensors)
+            model.is_staged = is_staged
