@@ -23,19 +23,22 @@ async def take_over(context: ReleaseContext) -> None:
     await context.wait(lambda: not context.paused)
     context.stage_weight = None
     in_place = context.request.plan.promotion is Promotion.IN_PLACE
-    stable = context.admittance.targets.stable
+    artifact_id, stable = context.request.artifact_id, context.admittance.targets.stable
     context.position = Position.STABLE_PUBLISH_IN_FLIGHT
-    context.enter(ReleasePhase.PROMOTING, f"publishing {context.request.artifact_id} to stable")
+    context.enter(ReleasePhase.PROMOTING, f"publishing {artifact_id} to stable")
     target = await publish(
         context,
         Cohort.STABLE,
-        context.request.artifact_id,
+        artifact_id,
         expected_revision=stable.revision if stable else 0,
         requires_grant=in_place,
     )
     if in_place:
         await swap_in_waves(context, target)
     context.position = Position.STABLE_SWAPPING
+    if in_place:
+        # Instances that joined meanwhile are in no wave; those that were in one adopt it without a load.
+        target = await publish(context, Cohort.STABLE, artifact_id, expected_revision=target.revision)
     await context.execute(
         WARM_UP,
         fleet_wait(context, Cohort.STABLE, target.revision, CandidatePhase.DRY_RUNNING),
@@ -44,8 +47,8 @@ async def take_over(context: ReleaseContext) -> None:
     )
     context.enter(ReleasePhase.RETURNING, "returning traffic to stable")
     await shift(context, TrafficSplit.all_to(Cohort.STABLE))
-    context.settle(Outcome.PROMOTED, f"{context.request.artifact_id} serves on stable")
-    promoted = f"promoted: stable serves {context.request.artifact_id}, traffic {context.split}"
+    context.settle(Outcome.PROMOTED, f"{artifact_id} serves on stable")
+    promoted = f"promoted: stable serves {artifact_id}, traffic {context.split}"
     context.tell(promoted)
     notify(context, NotificationEvent.STAGE, promoted)
 

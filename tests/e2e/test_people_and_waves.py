@@ -99,7 +99,7 @@ async def test_stable_swaps_in_waves_under_traffic(live: LiveService) -> None:
     assert [len(wave) for wave in waves] == [1, 1]
     target = (await live.registry.targets(service)).stable
     assert target is not None
-    assert (target.artifact_id, target.requires_grant) == (candidate, True)
+    assert (target.artifact_id, target.requires_grant) == (candidate, False)
     states = await live.registry.instances(service)
     stable = [one.report for one in states if one.report.cohort is Cohort.STABLE]
     assert sorted(name for wave in waves for name in wave) == sorted(one.instance_id for one in stable)

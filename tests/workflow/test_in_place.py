@@ -13,10 +13,9 @@ SHED = IN_PLACE.model_copy(update={"on_partial": OnPartial.SHED})
 
 
 def stable_swaps(harness: Harness) -> list[str]:
-    """The stable instances in the order in which they served v42."""
-    return [
-        name for name, _, artifact in harness.fleet.served if artifact == "v42" and name.startswith("stable")
-    ]
+    """The stable instances in the order in which they first served v42."""
+    names = [name for name, _, artifact in harness.fleet.served if artifact == "v42"]
+    return list(dict.fromkeys(name for name in names if name.startswith("stable")))
 
 
 async def grants(harness: Harness) -> list[tuple[str, ...]]:
@@ -41,6 +40,9 @@ async def test_stable_swaps_wave_by_wave_while_the_canary_keeps_its_share(harnes
     assert await grants(harness) == [("stable-0",), ("stable-1",)]
     assert stable_swaps(harness) == ["stable-0", "stable-1"]
     assert await harness.serves(Cohort.CANARY, "v42")
+    target = (await harness.registry.targets(harness.service)).stable
+    assert target is not None
+    assert not target.requires_grant, "an instance that joined meanwhile is in no wave"
 
 
 async def test_a_wave_may_be_the_whole_pool(harness: Harness) -> None:
