@@ -6,7 +6,6 @@ from weightshift.errors import RouteInvalid
 from weightshift.mesh.buckets import BUCKET_HEADER
 
 Object = dict[str, Any]
-Operation = dict[str, Any]
 
 _MIRROR = "RequestMirror"
 _REFERENCE = ("group", "kind", "name", "namespace", "port")
@@ -20,6 +19,7 @@ class HttpRouteDialect:
     rules_field = "rules"
     backends_field = "backendRefs"
     matches_field = "matches"
+    mirrors_field = "filters"
     default_weight = 1
 
     def describe(self, stored: Object) -> str:
@@ -57,18 +57,14 @@ class HttpRouteDialect:
                 return float(request_mirror.get("percent", 100))
         return 0
 
-    def mirror(self, rule: Object, path: str, stable: Object, percent: int) -> list[Operation]:
-        """Return how to have one filter that copies to stable; the owner's filters stay."""
-        if self.mirrored(rule, stable) == percent:
-            return []
+    def mirrors(self, rule: Object, stable: Object, percent: int) -> list[Object]:
+        """Return `filters` with one that copies to stable; the owner's filters stay."""
         filters = [one for one in rule.get("filters", []) if not _copies_to(one, stable)]
         if percent:
             reference = {name: stable[name] for name in _REFERENCE if name in stable}
             copies = {"backendRef": reference, "percent": percent}
             filters.append({"type": _MIRROR, "requestMirror": copies})
-        if not filters:
-            return [{"op": "remove", "path": f"{path}/filters"}]
-        return [{"op": "add", "path": f"{path}/filters", "value": filters}]
+        return filters
 
     def check_limits(self, rules: list[Object], added: list[Object]) -> None:
         """See that the added rules stay within what an HTTPRoute may hold. Raises `RouteInvalid`."""

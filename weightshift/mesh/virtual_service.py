@@ -6,7 +6,6 @@ from weightshift.errors import RouteInvalid
 from weightshift.mesh.buckets import BUCKET_HEADER
 
 Object = dict[str, Any]
-Operation = dict[str, Any]
 
 
 class VirtualServiceDialect:
@@ -15,6 +14,7 @@ class VirtualServiceDialect:
     rules_field = "http"
     backends_field = "route"
     matches_field = "match"
+    mirrors_field = "mirrors"
     default_weight = 0
 
     def describe(self, stored: Object) -> str:
@@ -50,22 +50,18 @@ class VirtualServiceDialect:
                 return float(mirror.get("percentage", {}).get("value", 100))
         return 0
 
-    def mirror(self, rule: Object, path: str, stable: Object, percent: int) -> list[Operation]:
-        """Return how to have one entry of `mirrors` for stable; the owner's entries stay.
+    def mirrors(self, rule: Object, stable: Object, percent: int) -> list[Object]:
+        """Return `mirrors` with one entry for stable; the owner's entries stay.
 
         Raises `RouteInvalid` when the rule has a `mirror`, beside which Istio accepts no `mirrors`.
         """
-        if self.mirrored(rule, stable) == percent:
-            return []
         if percent and "mirror" in rule:
             raise RouteInvalid("the rule has a `mirror` of its own; say it as `mirrors`, so that both fit")
         destination = stable["destination"]
         mirrors = [one for one in rule.get("mirrors", []) if one["destination"] != destination]
         if percent:
             mirrors.append({"destination": destination, "percentage": {"value": percent}})
-        if not mirrors:
-            return [{"op": "remove", "path": f"{path}/mirrors"}]
-        return [{"op": "add", "path": f"{path}/mirrors", "value": mirrors}]
+        return mirrors
 
     def check_limits(self, rules: list[Object], added: list[Object]) -> None:
         """A VirtualService takes as many rules as it is given."""

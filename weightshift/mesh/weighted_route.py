@@ -31,6 +31,7 @@ class Dialect(Protocol):
     rules_field: str
     backends_field: str
     matches_field: str
+    mirrors_field: str
     default_weight: int
 
     def describe(self, stored: Object) -> str:
@@ -48,8 +49,8 @@ class Dialect(Protocol):
     def mirrored(self, rule: Object, stable: Object) -> float:
         """Return the percentage of a rule's requests that is copied to stable's backend."""
 
-    def mirror(self, rule: Object, path: str, stable: Object, percent: int) -> list[Operation]:
-        """Return how to copy this percentage to stable's backend; 0 takes the copying away.
+    def mirrors(self, rule: Object, stable: Object, percent: int) -> list[Object]:
+        """Return the list that holds a rule's mirrors, with this percentage for stable's backend.
 
         Raises `RouteInvalid` when something of the owner's is in the way.
         """
@@ -213,21 +214,31 @@ class WeightedRoute:
             if found.rule[field][position].get("weight") != weight:
                 weight_path = f"{path}/{field}/{position}/weight"
                 operations.append({"op": "add", "path": weight_path, "value": weight})
-        stable = found.rule[field][found.stable]
-        operations += self._dialect.mirror(found.rule, path, stable, split.mirrored)
+        operations += _changed(found.rule, self._mirrored(found, split), self._dialect.mirrors_field, path)
         if present != wanted:
             self._dialect.check_limits(found.rules, wanted)
             operations += [{"op": "add", "path": path, "value": rule} for rule in reversed(wanted)]
         return operations
 
+    def _mirrored(self, found: Found, split: TrafficSplit) -> Object:
+        """Return the owner's rule with the mirrored share of a split."""
+        rule, field = found.rule, self._dialect.mirrors_field
+        stable = rule[self._dialect.backends_field][found.stable]
+        if self._dialect.mirrored(rule, stable) == split.mirrored:
+            return rule
+        mirrors = self._dialect.mirrors(rule, stable, split.mirrored)
+        rest = {name: value for name, value in rule.items() if name != field}
+        return {**rest, field: mirrors} if mirrors else rest
+
     def _sticky_rules(self, found: Found, split: TrafficSplit, share: int) -> list[Object]:
         """Return our two rules: the owner's rule once more, for the buckets of one cohort each."""
         wanted = []
+        owners = self._mirrored(found, split)
         for name, sticky in _sticky_shape(split, share).items():
             backends = [dict(one) for one in found.rule[self._dialect.backends_field]]
             backends[found.stable]["weight"], backends[found.canary]["weight"] = sticky.weights
-            rule = {**found.rule, "name": name, self._dialect.backends_field: backends}
-            matches = self._dialect.for_buckets(found.rule, sticky.pattern)
+            rule = {**owners, "name": name, self._dialect.backends_field: backends}
+            matches = self._dialect.for_buckets(owners, sticky.pattern)
             wanted.append({**rule, self._dialect.matches_field: matches})
         return wanted
 
@@ -240,6 +251,15 @@ def _sticky_shape(split: TrafficSplit, share: int) -> dict[str, StickyRule]:
         STICKY_CANARY: StickyRule(bucket_pattern(0, split.canary - 1), apportion(canary, share)),
         STICKY_STABLE: StickyRule(bucket_pattern(split.canary, BUCKETS - 1), apportion(stable, share)),
     }
+
+
+def _changed(before: Object, after: Object, field: str, path: str) -> list[Operation]:
+    """Return the patch of one field of a rule; nothing where it stays."""
+    if before.get(field) == after.get(field):
+        return []
+    if field not in after:
+        return [{"op": "remove", "path": f"{path}/{field}"}]
+    return [{"op": "add", "path": f"{path}/{field}", "value": after[field]}]
 
 
 def _annotate(stored: Object, value: str) -> list[Operation]:
