@@ -82,7 +82,7 @@ class KubernetesClient:
 
     @asynccontextmanager
     async def _deadline(self, path: str) -> AsyncIterator["_Attempt"]:
-        attempt = _Attempt()
+        attempt = _Attempt(until=asyncio.get_running_loop().time() + self._settings.timeout)
         try:
             async with asyncio.timeout(self._settings.timeout):
                 yield attempt
@@ -116,8 +116,9 @@ class KubernetesClient:
 class _Attempt:
     """Makes one call; None when it is worth another try, after a pause."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, until: float) -> None:
         self.trouble = "no answer yet"
+        self._until = until
         self._pause = _FIRST_PAUSE
 
     async def __call__(self, call: Callable[[], Awaitable[Object]]) -> Object | None:
@@ -137,7 +138,10 @@ class _Attempt:
 
     async def _wait(self, asked_for: float | None) -> None:
         jittered = self._pause * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
-        await asyncio.sleep(jittered if asked_for is None else asked_for)
+        seconds = jittered if asked_for is None else asked_for
+        if asyncio.get_running_loop().time() + seconds > self._until:
+            raise TimeoutError
+        await asyncio.sleep(seconds)
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
 
