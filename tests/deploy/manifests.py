@@ -18,19 +18,18 @@ Manifest = dict[str, Any]
 _WORKLOADS = {"Deployment", "Job"}
 
 
+def kubectl(*arguments: str | Path) -> str:
+    """Run kubectl; fails with its words when it does."""
+    command = [str(Path(sys.executable).parent / "kubectl"), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @cache
 def rendered(overlay: str) -> tuple[Manifest, ...]:
     """Return every object of an overlay, as `kubectl apply -k` would send it."""
-    kubectl = Path(sys.executable).parent / "kubectl"
-    done = subprocess.run(
-        [str(kubectl), "kustomize", str(DEPLOY / "kubernetes/overlays" / overlay)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return tuple(yaml.safe_load_all(done.stdout))
+    return tuple(yaml.safe_load_all(kubectl("kustomize", DEPLOY / "kubernetes/overlays" / overlay)))
 
 
 def objects(overlay: str, kind: str) -> list[Manifest]:

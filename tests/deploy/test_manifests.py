@@ -1,14 +1,28 @@
 """Every object of every overlay is one that an API server takes, hardened, and refers to what is there."""
 
 import copy
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
+import yaml
 
-from tests.deploy.manifests import OVERLAYS, Container, Manifest, all_containers, find, objects, rendered
+from tests.deploy.manifests import (
+    DEPLOY,
+    OVERLAYS,
+    Container,
+    Manifest,
+    all_containers,
+    find,
+    kubectl,
+    objects,
+    rendered,
+)
 from tests.kubernetes_api.schemas import ResourceKind, custom_resources
+from weightshift.settings import NotifySettings
 
 KUBERNETES = "1.34"
 """The oldest version the manifests are for: pauses of preStop and of native sidecars are stable there."""
@@ -74,6 +88,62 @@ def test_objects_are_named_once(overlay: str) -> None:
         (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in rendered(overlay)
     ]
     assert len(names) == len(set(names))
+
+
+def test_two_versions_of_the_worker_run_side_by_side(tmp_path: Path) -> None:
+    """The steps of docs/operations.md: copy the directory, and set what names the version in the copy."""
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    base = tmp_path / "deploy/kubernetes/base"
+    shutil.copytree(base / "worker", base / "worker-0-2-0")
+    version = base / "worker-0-2-0/kustomization.yaml"
+    version.write_text(version.read_text().replace("-0-1-0", "-0-2-0").replace("0.1.0", "0.2.0"))
+    both = base / "kustomization.yaml"
+    both.write_text(both.read_text().replace("  - worker\n", "  - worker\n  - worker-0-2-0\n"))
+    documents = list(yaml.safe_load_all(kubectl("kustomize", tmp_path / "deploy/kubernetes/overlays/istio")))
+    maps = {one["metadata"]["name"]: one["data"] for one in documents if one["kind"] == "ConfigMap"}
+    for suffix, build in (("0-1-0", "0.1.0"), ("0-2-0", "0.2.0")):
+        (one,) = [one for one in documents if one["metadata"]["name"] == f"weightshift-worker-{suffix}"][:1]
+        container = one["spec"]["template"]["spec"]["containers"][0]
+        assert container["image"] == f"weightshift/control:{build}"
+        assert one["spec"]["selector"]["matchLabels"]["app.kubernetes.io/version"] == build
+        builds = {
+            maps[source["configMapRef"]["name"]].get("WEIGHTSHIFT_WORKER_BUILD_ID")
+            for source in container["envFrom"]
+        }
+        assert builds == {build, None}
+        assert any(
+            volume["name"] == "cluster-access" for volume in one["spec"]["template"]["spec"]["volumes"]
+        )
+
+
+def test_channels_of_notifications_are_a_component(tmp_path: Path) -> None:
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    overlay = tmp_path / "deploy/kubernetes/overlays/istio"
+    listed = overlay / "kustomization.yaml"
+    listed.write_text(
+        listed.read_text().replace("components:\n", "components:\n  - ../../components/notifications\n")
+    )
+    documents = list(yaml.safe_load_all(kubectl("kustomize", overlay)))
+    for document in documents:
+        if document["kind"] in {"Deployment", "NetworkPolicy"}:
+            check(document)
+    (worker,) = [one for one in documents if one["metadata"]["name"] == "weightshift-worker-0-1-0"][:1]
+    container = worker["spec"]["template"]["spec"]["containers"][0]
+    added = {one["name"]: one.get("value") for one in container["env"]}
+    (variable,) = [name for name in added if name.startswith(str(NotifySettings.model_config["env_prefix"]))]
+    field = variable.removeprefix("WEIGHTSHIFT_NOTIFY_").lower()
+    assert field in NotifySettings.model_fields
+    assert str(added[variable]).startswith("/etc/weightshift/notify/")
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_explained_findings_are_explained(overlay: str) -> None:
+    for one in rendered(overlay):
+        for name, value in one["metadata"].get("annotations", {}).items():
+            if name.startswith("checkov.io/skip"):
+                check, _, reason = value.partition("=")
+                assert check.startswith("CKV_")
+                assert len(reason.split()) >= 5
 
 
 def references(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
