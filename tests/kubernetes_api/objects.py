@@ -112,7 +112,7 @@ def istio_mesh(
     """Build the adapter for the VirtualService `ranker`, with the rights that it needs."""
     api.allow("get patch", "virtualservices", "ranker")
     settings = MeshSettings(
-        **{"adapter": "istio", "route": "predictions", "timeout": timeout, "confirm_timeout": 0.5, **named}
+        **{"adapter": "istio", "route": "predictions", "timeout": timeout, "confirm_timeout": 4.0, **named}
     )
     client = KubernetesClient(settings=kubernetes_settings(api, directory, timeout=timeout))
     return IstioMesh(client=client, settings=settings, istiod=istiod)
@@ -123,7 +123,7 @@ def gateway_mesh(api: KubernetesApi, directory: Path, *, timeout: float = 2.0, *
     api.allow("get patch", "httproutes", "ranker")
     names = {"route": "predictions", "stable": "$model-stable", "canary": "$model-canary"}
     settings = MeshSettings(
-        **{"adapter": "gateway", "timeout": timeout, "confirm_timeout": 0.5, **names, **named}
+        **{"adapter": "gateway", "timeout": timeout, "confirm_timeout": 4.0, **names, **named}
     )
     client = KubernetesClient(settings=kubernetes_settings(api, directory, timeout=timeout))
     return GatewayMesh(client=client, settings=settings)
