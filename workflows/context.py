@@ -50,6 +50,10 @@ class Interrupted(Exception):
     """A rollback was requested; what was being waited for no longer matters."""
 
 
+class StageBreached(Exception):
+    """The canary must not go on; the message says why."""
+
+
 class ReleaseContext:
     """What a release knows, changed only by its own main loop; messages only set intents."""
 
@@ -78,6 +82,7 @@ class ReleaseContext:
         self.promote_requested = False
         self.paused = False
         self.gates: ApprovalGates | None = None
+        self.breach: str | None = None
         self.granted: tuple[InstanceRef, ...] = ()
         self.steps: list[Step] = []
         self.evidence: tuple[Evidence, ...] = ()
@@ -111,28 +116,37 @@ class ReleaseContext:
         return self.interruptible and self.rollback_request is not None
 
     @property
+    def breached(self) -> bool:
+        """Whether a judge in the background found a breach that may take effect now."""
+        return self.interruptible and self.breach is not None
+
+    @property
     def is_final(self) -> bool:
         """Whether the release went through and nothing can turn it back any more."""
         return not self.interruptible and self.outcome is Outcome.PROMOTED
 
     def checkpoint(self) -> None:
-        """Raise when a rollback or a cancellation is due.
+        """Raise when a rollback or a cancellation is due, or a judge in the background found a breach.
 
         A cancellation can be swallowed by an activity that completes at the same moment, so it is asked
         for after every step instead of being trusted to arrive.
         """
         if self.interrupted:
             raise Interrupted
+        if self.breached:
+            raise StageBreached(self.breach)
         if self.interruptible and workflow.cancellation_reason() is not None:
             raise asyncio.CancelledError
 
     async def wait(
         self, condition: Callable[[], bool], *, timeout: timedelta | None = None, summary: str | None = None
     ) -> bool:
-        """Wait for a condition; returns False when the time was up first. Raises `Interrupted`."""
+        """Wait for a condition; returns False when the time was up first. Raises what `checkpoint` does."""
         try:
             await workflow.wait_condition(
-                lambda: condition() or self.interrupted, timeout=timeout, timeout_summary=summary
+                lambda: condition() or self.interrupted or self.breached,
+                timeout=timeout,
+                timeout_summary=summary,
             )
         except TimeoutError:
             self.checkpoint()
@@ -181,7 +195,7 @@ class ReleaseContext:
         handle = self.start(call, argument, summary=summary, give_up_after=give_up_after)
         try:
             await self.wait(handle.done)
-        except (Interrupted, asyncio.CancelledError):
+        except (Interrupted, StageBreached, asyncio.CancelledError):
             if call.heartbeat is not None:
                 handle.cancel()
             raise
@@ -215,7 +229,8 @@ class ReleaseContext:
 
     def recorded(self, rows: tuple[Evidence, ...]) -> None:
         """Forget evidence that the registry has. Rows whose fate is unknown stay, to be sent once more."""
-        self.evidence = self.evidence[len(rows) :]
+        known = {row.operation_id for row in rows}
+        self.evidence = tuple(row for row in self.evidence if row.operation_id not in known)
 
     # --- the story ------------------------------------------------------------------------------
 

@@ -31,10 +31,10 @@ with workflow.unsafe.imports_passed_through():
     from weightshift.contracts.release import Admission, Completion, Outcome, ReleasePhase
     from weightshift.contracts.target import Publication, Target
     from weightshift.contracts.traffic import TrafficSplit
-    from workflows.context import ReleaseContext
+    from workflows.context import ReleaseContext, StageBreached
     from workflows.human_gate import open_gates, pass_gate
     from workflows.notices import notify
-    from workflows.observe import StageBreached, StageObservation, observe_stage
+    from workflows.observe import StageObservation, observe_stage
     from workflows.rollback import Position
 
 
@@ -139,8 +139,11 @@ async def prepare_canary(context: ReleaseContext) -> None:
     context.reload_seconds = _slowest_load(progress)
 
 
-async def shift_traffic(context: ReleaseContext) -> None:
-    """Raise the canary's share stage by stage, each only after the one before was judged healthy."""
+async def shift_traffic(context: ReleaseContext) -> StageObservation | None:
+    """Raise the canary's share stage by stage, each only after the one before was judged healthy.
+
+    Returns the last stage's observation, which may go on.
+    """
     before: StageObservation | None = None
     for stage in context.request.plan.resolved_stages():
         await pass_gate(context, stage.weight, before)
@@ -153,6 +156,7 @@ async def shift_traffic(context: ReleaseContext) -> None:
         await shift(context, TrafficSplit.with_canary(stage.weight))
         notify(context, NotificationEvent.STAGE, f"{stage.weight} % of the traffic is on canary")
         before = await observe_stage(context, stage)
+    return before
 
 
 async def _check_capacity(context: ReleaseContext, stage: ResolvedStage) -> None:

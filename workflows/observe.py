@@ -11,7 +11,7 @@ with workflow.unsafe.imports_passed_through():
     from weightshift.contracts.notification import NotificationEvent
     from weightshift.contracts.plan import OnInconclusive, ResolvedStage
     from weightshift.contracts.verdict import StageOutcome, StageVerdict
-    from workflows.context import ReleaseContext
+    from workflows.context import ReleaseContext, StageBreached
     from workflows.notices import notify
 
 
@@ -19,10 +19,6 @@ _JUDGE_GRACE = timedelta(minutes=2)
 _NO_JUDGEMENT = StageVerdict(
     outcome=StageOutcome.INCONCLUSIVE, reason="no judgement arrived in time: is a worker running?"
 )
-
-
-class StageBreached(Exception):
-    """The canary must not go on; the message says why."""
 
 
 async def observe_stage(context: ReleaseContext, stage: ResolvedStage) -> "StageObservation":

@@ -14,11 +14,12 @@ with workflow.unsafe.imports_passed_through():
     from workflows.context import ReleaseContext
     from workflows.forward import fleet_wait, publish, shift
     from workflows.notices import notify
+    from workflows.observe import StageObservation
     from workflows.rollback import Position
     from workflows.waves import swap_in_waves
 
 
-async def take_over(context: ReleaseContext) -> None:
+async def take_over(context: ReleaseContext, last_stage: StageObservation | None) -> None:
     """Swap stable, while the canary carries everything or in waves, then give the traffic back to it."""
     await context.wait(lambda: not context.paused)
     context.stage_weight = None
@@ -34,7 +35,7 @@ async def take_over(context: ReleaseContext) -> None:
         requires_grant=in_place,
     )
     if in_place:
-        await swap_in_waves(context, target)
+        await swap_in_waves(context, target, last_stage)
     context.position = Position.STABLE_SWAPPING
     if in_place:
         # Instances that joined meanwhile are in no wave; those that were in one adopt it without a load.

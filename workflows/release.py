@@ -19,12 +19,11 @@ with workflow.unsafe.imports_passed_through():
         ReleaseStatus,
         RollbackRequest,
     )
-    from workflows.context import Interrupted, ReleaseContext
+    from workflows.context import Interrupted, ReleaseContext, StageBreached
     from workflows.first_release import run_first_release
     from workflows.forward import admit, finish, prepare_canary, shift_traffic
     from workflows.human_gate import count_approval, may_approve
     from workflows.notices import settle_notices
-    from workflows.observe import StageBreached
     from workflows.promotion import retain, take_over
     from workflows.recovery import describe, roll_back
 
@@ -75,8 +74,8 @@ class ReleaseWorkflow:
             await run_first_release(context)
         else:
             await prepare_canary(context)
-            await shift_traffic(context)
-            await take_over(context)
+            last_stage = await shift_traffic(context)
+            await take_over(context, last_stage)
             await retain(context)
         await finish(context)
 

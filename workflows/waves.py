@@ -1,6 +1,7 @@
 """In-place promotion: stable's instances swap a few at a time, under traffic, each wave by its own grant."""
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
 from temporalio import workflow
@@ -13,7 +14,8 @@ with workflow.unsafe.imports_passed_through():
     from weightshift.contracts.instance import CandidatePhase
     from weightshift.contracts.target import Target
     from weightshift.contracts.wave import WaveRequest, WaveRevocation
-    from workflows.context import ReleaseContext
+    from workflows.context import Interrupted, ReleaseContext, StageBreached
+    from workflows.observe import StageObservation
     from workflows.rollback import Position
 
 _LONGEST_GRANT = timedelta(days=1)
@@ -31,8 +33,36 @@ def granted_share(granted: Sequence[InstanceRef], instances: Sequence[InstanceRe
     return sum(instance.capacity for instance in granted) / whole if whole else 1.0
 
 
-async def swap_in_waves(context: ReleaseContext, target: Target) -> None:
-    """Let stable take a target wave by wave, the next only once every instance of this one serves it."""
+async def swap_in_waves(context: ReleaseContext, target: Target, last_stage: StageObservation | None) -> None:
+    """Let stable take a target wave by wave, the next only once every instance of this one serves it.
+
+    The last stage is judged on meanwhile. Raises `StageBreached`, `Interrupted`, and `ActivityError` for a
+    wave that failed.
+    """
+    over = False
+    watch = asyncio.create_task(_watch(context, last_stage, lambda: over)) if last_stage else None
+    try:
+        await _swap(context, target)
+    finally:
+        over = True
+        if watch is not None:
+            await watch
+    context.checkpoint()
+
+
+async def _watch(context: ReleaseContext, stage: StageObservation, until: Callable[[], bool]) -> None:
+    """Judge a stage in the background; what it finds interrupts the main loop at its next wait."""
+    try:
+        await stage.watch(until=until)
+    except StageBreached as breached:
+        context.breach = str(breached)
+    except ActivityError as failed:
+        context.breach = f"the judge failed: {failed.cause or failed}"
+    except Interrupted:
+        pass  # the main loop meets it too
+
+
+async def _swap(context: ReleaseContext, target: Target) -> None:
     stable = context.admittance.stable
     for number, wave in enumerate(waves_of(stable, context.request.plan.wave), start=1):
         await context.wait(lambda: not context.paused)

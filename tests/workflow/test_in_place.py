@@ -8,6 +8,7 @@ from tests.workflow.harness import IN_PLACE, Harness
 from weightshift.contracts.identity import Cohort
 from weightshift.contracts.plan import OnPartial, Plan
 from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
+from weightshift.contracts.verdict import StageOutcome
 
 SHED = IN_PLACE.model_copy(update={"on_partial": OnPartial.SHED})
 
@@ -119,6 +120,16 @@ async def test_rollback_wins_in_the_middle_of_a_wave(harness: Harness) -> None:
     assert str(answer.split) == "100/0"
     assert (await harness.result()).outcome is Outcome.ROLLED_BACK
     assert await harness.serves(Cohort.STABLE, "v41")
+
+
+async def test_a_breach_between_waves_goes_back(harness: Harness) -> None:
+    await until_the_second_wave_hangs(harness, IN_PLACE)
+    assert harness.observations.asked[-1].mode == "watch", "the canary is judged on"
+    harness.observations.outcomes[40] = [StageOutcome.BREACH]
+    result = await harness.result()
+    assert (result.outcome, result.reason) == (Outcome.ROLLED_BACK, "scripted breach")
+    assert await harness.serves(Cohort.STABLE, "v41")
+    assert await harness.registry.wave_grants(harness.service) == ()
 
 
 async def test_a_wave_that_never_serves_is_given_up(harness: Harness) -> None:
