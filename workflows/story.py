@@ -1,0 +1,157 @@
+"""What a release tells of itself: status, evidence, the Temporal UI, searches."""
+
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import SearchAttributeKey
+
+with workflow.unsafe.imports_passed_through():
+    from weightshift.contracts.commands import FleetProgress
+    from weightshift.contracts.evidence import Evidence
+    from weightshift.contracts.release import Outcome, ReleasePhase, ReleaseRequest, ReleaseStatus, Step
+    from weightshift.contracts.traffic import MeshState, TrafficSplit
+    from weightshift.contracts.verdict import StageVerdict
+    from workflows.approvals import ApprovalGates
+    from workflows.rollback import Position, way_back
+
+STAGE_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseStage")
+VERDICT_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseVerdict")
+
+_PREPARING = "preparing"
+_SEARCHABLE = {
+    **dict.fromkeys(ReleasePhase, _PREPARING),
+    ReleasePhase.AWAITING_APPROVAL: "awaiting-approval",
+    ReleasePhase.PROMOTING: "promoting",
+    ReleasePhase.RETURNING: "promoting",
+    ReleasePhase.PARACHUTE: "parachute",
+    ReleasePhase.RETIRING: "parachute",
+    ReleasePhase.ROLLING_BACK: "rolling-back",
+    ReleasePhase.DONE: "done",
+}
+"""What a release is found by: coarser than its phase, since every change costs an event."""
+
+
+class ReleaseStory:
+    """Where a release is, and how it came there; every step is a row of evidence to be recorded."""
+
+    def __init__(self, request: ReleaseRequest) -> None:
+        self.request = request
+        self.phase = ReleasePhase.ADMITTING
+        self.position = Position.UNTOUCHED
+        self.traffic: MeshState | None = None
+        self.stage_weight: int | None = None
+        self.verdict: StageVerdict | None = None
+        self.reload_seconds: float | None = None
+        self.outcome: Outcome | None = None
+        self.reason = ""
+        self.held = False
+        self.paused = False
+        self.gates: ApprovalGates | None = None
+        self.steps: list[Step] = []
+        self.evidence: tuple[Evidence, ...] = ()
+        self._split: TrafficSplit | None = None
+        self._splits_to_tell: list[dict[str, Any]] = []
+        self._searchable = _PREPARING
+
+    @property
+    def split(self) -> TrafficSplit | None:
+        """What the mesh was last read back to do; every change goes with its time into the evidence."""
+        return self._split
+
+    @split.setter
+    def split(self, split: TrafficSplit) -> None:
+        self._split = split
+        self._splits_to_tell.append(
+            {"at": workflow.now().isoformat(), "split": split.model_dump(mode="json")}
+        )
+
+    def enter(self, phase: ReleasePhase, text: str) -> None:
+        """Move to a phase, for the status, the Temporal UI and searches."""
+        self.phase = phase
+        self.tell(text)
+        observing = phase is ReleasePhase.OBSERVING
+        stage = f"{phase} {self.stage_weight} %" if observing else _SEARCHABLE[phase]
+        if stage != self._searchable:
+            self._searchable = stage
+            workflow.upsert_search_attributes([STAGE_ATTRIBUTE.value_set(stage)])
+
+    def tell(self, text: str, *, operator: str = "", **data: Any) -> None:
+        """Add a line to the release's story and a row to its evidence; `operator` is who did it, if known."""
+        now = workflow.now()
+        self.steps.append(Step(at=now, text=text))
+        number = len(self.steps)
+        data |= {"at": now.isoformat(), "way_back": way_back(self.position, self.reload_seconds)}
+        if self._splits_to_tell:
+            data["splits"], self._splits_to_tell = self._splits_to_tell, []
+        row = Evidence(
+            service=self.request.service,
+            release_id=self.request.release_id,
+            operation_id=f"{self.request.release_id}:step:{number}",
+            step=str(self.phase),
+            operator=operator or self.request.operator,
+            summary=text,
+            data=data,
+        )
+        self.evidence = (*self.evidence, row)
+        workflow.set_current_details(self._markdown())
+
+    def tell_progress(self, progress: FleetProgress) -> None:
+        """Keep what each instance took as evidence."""
+        seconds = [sum(one.phase_seconds.values()) for one in progress.instances]
+        self.tell(
+            f"{self.phase}: {len(progress.instances)} instances, slowest {max(seconds, default=0):.1f} s",
+            instances=[one.model_dump(mode="json") for one in progress.instances],
+        )
+
+    def read_back(self, state: MeshState) -> None:
+        """Keep what the mesh says it does: for the status, and to notice when somebody else changes it."""
+        self.split, self.traffic = state.split, state
+
+    def settle(self, outcome: Outcome, reason: str) -> None:
+        """Record how the release ends, for callers who wait and for searches."""
+        self.outcome, self.reason = outcome, reason
+        workflow.upsert_search_attributes([VERDICT_ATTRIBUTE.value_set(str(outcome))])
+
+    def status(self) -> ReleaseStatus:
+        """Return everything a person or a script asks of a release."""
+        return ReleaseStatus(
+            release_id=self.request.release_id,
+            service=self.request.service,
+            artifact_id=self.request.artifact_id,
+            phase=self.phase,
+            stage_weight=self.stage_weight,
+            split=self.split,
+            verdict=self.verdict,
+            outcome=self.outcome,
+            reason=self.reason,
+            way_back=way_back(self.position, self.reload_seconds),
+            held=self.held,
+            paused=self.paused,
+            waiting_for=self._waiting_for(),
+            steps=tuple(self.steps),
+        )
+
+    def _waiting_for(self) -> str:
+        if self.phase is not ReleasePhase.AWAITING_APPROVAL or self.gates is None:
+            return ""
+        weight = self.gates.next_closed
+        if weight is None:
+            return ""
+        service = self.request.service
+        command = f"weightshift release approve {service.model} -e {service.environment}"
+        return f"{self.gates.waiting_for(weight)} before {weight} %: {command}"
+
+    def _markdown(self) -> str:
+        split = f"stable/canary **{self.split}**" if self.split else "unchanged"
+        lines = [
+            f"**{self.request.artifact_id}** to {self.request.service}: **{self.phase}**, traffic {split}, "
+            f"way back: {way_back(self.position, self.reload_seconds)}",
+            "",
+            *(f"- {step.at:%H:%M:%S} {step.text}" for step in self.steps),
+        ]
+        return "\n".join(lines)
+
+    def recorded(self, rows: tuple[Evidence, ...]) -> None:
+        """Forget evidence that the registry has. Rows whose fate is unknown stay, to be sent once more."""
+        known = {row.operation_id for row in rows}
+        self.evidence = tuple(row for row in self.evidence if row.operation_id not in known)
