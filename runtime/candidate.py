@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import torch
-
+from runtime.device_health import is_out_of_memory
 from weightshift.contracts.instance import CandidatePhase, CandidateProgress, InstanceError
 from weightshift.contracts.target import Target
 from weightshift.errors import (
@@ -114,7 +113,7 @@ class CandidateTracker:
 
 
 def _describe(error: Exception, phase: CandidatePhase) -> InstanceError:
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+    if is_out_of_memory(error):
         error = OutOfMemory()
     if not isinstance(error, WeightshiftError):
         # Its text may name local paths, so only its kind is reported; the log has the rest.

@@ -8,7 +8,10 @@ import torch
 
 from runtime import device_health
 from runtime.architectures import Ranker
+from runtime.candidate import CandidateTracker
 from runtime.device_health import DeviceHealth
+from weightshift.contracts.identity import Cohort, Service
+from weightshift.contracts.target import Target
 
 BODY = json.dumps({"context": [0.5] * 8, "candidates": [[0.25] * 80]}).encode()
 
@@ -92,6 +95,26 @@ def test_every_shortage_starts_the_rest_anew() -> None:
 )
 def test_what_counts_as_a_shortage_of_memory(error: Exception, expected: bool) -> None:
     assert device_health.is_out_of_memory(error) is expected
+
+
+def test_a_candidate_that_finds_no_memory_is_refused_for_good() -> None:
+    target = Target(
+        service=Service(model="ranker", environment="test"),
+        cohort=Cohort.CANARY,
+        revision=1,
+        artifact_id="v1",
+        manifest_sha256="ab" * 32,
+        feature_schema="ranker-v1",
+    )
+    tracker = CandidateTracker(
+        target=target,
+        attempt=1,
+        superseded=lambda: False,
+        changed=lambda: None,
+        phase_ended=lambda phase, seconds: None,
+    )
+    error = tracker.fail(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"))
+    assert (error.type, error.permanent) == ("OutOfMemory", True)
 
 
 def test_running_out_of_memory_is_survived() -> None:
