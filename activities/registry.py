@@ -18,7 +18,7 @@ from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.instance import InstanceState
 from weightshift.contracts.release import Admission, Admitted, Completion, Outcome, ReleaseRequest
 from weightshift.contracts.target import Target
-from weightshift.contracts.traffic import MeshState, TrafficSplit
+from weightshift.contracts.traffic import MeshState
 from weightshift.errors import MeshDrift, NoCanaryCapacity, ReleaseActive, StaleFence, WeightshiftError
 from weightshift.mesh.base import Mesh
 from weightshift.registry.base import Registry
@@ -86,8 +86,7 @@ class RegistryActivities:
         traffic = await self._mesh.read(request.service)
         if traffic.drift is not None:
             raise MeshDrift(f"{traffic.drift}; set it back, or use `release rollback --break-glass`")
-        stages = request.plan.resolved_stages()
-        splits = tuple(TrafficSplit.with_canary(stage.weight) for stage in stages)
+        splits = [request.plan.split(stage.weight) for stage in request.plan.resolved_stages()]
         await self._mesh.check(request.service, splits)
         return traffic
 

@@ -153,7 +153,7 @@ async def shift_traffic(context: ReleaseContext) -> StageObservation | None:
         context.had_traffic = True
         context.stage_weight = stage.weight
         context.enter(ReleasePhase.OBSERVING, f"shifting {stage.weight} % to canary")
-        await shift(context, TrafficSplit.with_canary(stage.weight))
+        await shift(context, context.request.plan.split(stage.weight))
         notify(context, NotificationEvent.STAGE, f"{stage.weight} % of the traffic is on canary")
         before = await observe_stage(context, stage)
     return before

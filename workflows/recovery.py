@@ -59,7 +59,7 @@ async def _share_out(context: ReleaseContext, reason: str) -> None:
     granted = granted_share(context.granted, context.admittance.stable)
     share = canary_share(context.position, context.request.plan, granted=granted)
     if share is not None:
-        await _cut(context, TrafficSplit.with_canary(share))
+        await _cut(context, context.request.plan.split(share))
     if context.position is Position.STABLE_IN_WAVES:
         await revoke_waves(context, reason)
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.workflow.harness import Harness
+from tests.workflow.harness import FAST_PLAN, Harness
 from weightshift.contracts.identity import Cohort
+from weightshift.contracts.plan import Sticky
 from weightshift.contracts.release import Outcome, RollbackRequest
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.errors import MeshDrift, RouteInvalid
@@ -71,3 +72,10 @@ async def test_a_rollback_goes_on_when_the_data_plane_does_not_follow(harness: H
     assert await harness.serves(Cohort.CANARY, "v41"), "sealed all the same"
     rows = await harness.registry.audit(harness.service, release_id=result.release_id)
     assert any("not shown yet by every proxy" in row.summary for row in rows)
+
+
+async def test_sticky_users_are_asked_of_the_mesh_at_every_stage(harness: Harness) -> None:
+    sticky = FAST_PLAN.model_copy(update={"sticky": Sticky.USER})
+    assert (await harness.release("v42", sticky)).outcome is Outcome.PROMOTED
+    splits = [split for _, split, _ in harness.mesh.writes[1:]]
+    assert [split.sticky for split in splits] == [True, True, True, True, False]

@@ -9,6 +9,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from weightshift.contracts.base import Document, Duration, Name, PositiveDuration
+from weightshift.contracts.traffic import TrafficSplit
 
 MAX_STAGES = 20
 MAX_CHANNELS = 5
@@ -32,6 +33,13 @@ class OnInconclusive(StrEnum):
 
     HOLD = "hold"
     ROLLBACK = "rollback"
+
+
+class Sticky(StrEnum):
+    """Who stays on one cohort while the canary's share grows: every user that requests name, or nobody."""
+
+    NONE = "none"
+    USER = "user"
 
 
 class Promotion(StrEnum):
@@ -192,6 +200,7 @@ class Plan(Document):
     on_inconclusive: OnInconclusive = OnInconclusive.HOLD
     approvals: int = Field(default=0, ge=0, le=MAX_APPROVALS)
     gates: tuple[Gate, ...] = Field(default=DEFAULT_GATES, min_length=1)
+    sticky: Sticky = Sticky.NONE
     promotion: Promotion = Promotion.IDLE_SWAP
     wave: int = Field(default=1, ge=1, le=MAX_WAVE)
     on_partial: OnPartial = OnPartial.PROPORTIONAL
@@ -216,6 +225,10 @@ class Plan(Document):
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    def split(self, percent: int) -> TrafficSplit:
+        """Return the split that gives `percent` of the requests to the canary."""
+        return TrafficSplit.with_canary(percent, sticky=self.sticky is Sticky.USER)
 
     def resolved_stages(self) -> tuple[ResolvedStage, ...]:
         """Return every stage with the plan's defaults filled in."""
