@@ -22,6 +22,7 @@ import worker
 from tests.deploy.manifests import Container, containers
 from tests.deploy.metric_names import WORKER_SERIES, exposed_names
 from tests.workflow.twins import SimulatedFleet
+from weightshift.analysis.counters import Series
 from weightshift.client import ReleaseClient
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.manifest import ArtifactRecord
@@ -48,13 +49,13 @@ DEADLINE = 30.0
 
 
 class NoReader:
-    """Stages without windows are not judged: nobody asks."""
+    """Knows no traffic; stages without windows are not judged anyway."""
 
     scrape_interval = 1.0
     calibration = 1.0
 
-    async def select(self, selector: str, *, end: float) -> Any:
-        raise AssertionError(selector)
+    async def select(self, selector: str, *, end: float) -> tuple[Series, ...]:
+        return ()
 
 
 class BrokenMesh(MemoryMesh):
