@@ -20,6 +20,20 @@ DEADLINE = 60.0
 NO_WINDOWS = {"window": 0, "max_window": 0, "retain": 0}
 IN_PLACE = Plan.model_validate({"stages": [25, 50], "promotion": "in-place", **NO_WINDOWS})
 
+JUDGED_IN_PLACE = Plan.model_validate(
+    {
+        "stages": [50],
+        "promotion": "in-place",
+        "window": "2s",
+        "interval": 1,
+        "max_window": "60s",
+        "min_samples": 10,
+        "retain": 0,
+        "gates": [{"metric": "error_rate", "maximum": 0.5}],
+    }
+)
+"""Judged at 50 %, and on while stable swaps."""
+
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def live(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveService]:
@@ -92,7 +106,7 @@ async def test_stable_swaps_in_waves_under_traffic(live: LiveService) -> None:
     service = live.stack.service
     candidate = await other_artifact(live)
     async with live.traffic("v41", "v42"):
-        status = await live.release(candidate, IN_PLACE)
+        status = await live.release(candidate, JUDGED_IN_PLACE)
     assert (status.outcome, str(status.split)) == (Outcome.PROMOTED, "100/0")
     rows = await live.registry.audit(service, status.release_id)
     waves = [row.data["grant"]["instance_ids"] for row in rows if row.step == "grant-wave"]
