@@ -1,9 +1,12 @@
 """Going back after a release has ended: which artifact, and how. Pure."""
 
+import math
 from collections.abc import Sequence
 from datetime import timedelta
 
-from weightshift.contracts.plan import Plan, Stage
+from weightshift.contracts.identity import Cohort
+from weightshift.contracts.instance import InstanceState
+from weightshift.contracts.plan import MAX_WAVE, Plan, Promotion, Stage
 from weightshift.contracts.release import Outcome, ReleaseRecord
 from weightshift.errors import Conflict, UnknownArtifact
 
@@ -11,6 +14,27 @@ EXPEDITED_PLAN = Plan(
     stages=(Stage(weight=100),), window=timedelta(), max_window=timedelta(), retain=timedelta()
 )
 """All traffic as soon as the canary is warm: no windows and no judgement, but every check on the artifact."""
+
+
+def expedited_plan(states: Sequence[InstanceState]) -> Plan:
+    """Return how to release an earlier artifact at once on the instances that there are.
+
+    A canary smaller than stable would break under all the traffic: it gets what its capacity is of the
+    whole, and stable swaps in place, in one wave.
+    """
+    live = [state.report for state in states if not state.lost]
+    stable = [report.servable_capacity for report in live if report.cohort is Cohort.STABLE]
+    canary = sum(report.servable_capacity for report in live if report.cohort is Cohort.CANARY)
+    if not canary or canary >= sum(stable):
+        return EXPEDITED_PLAN
+    share = max(1, math.floor(100 * canary / (canary + sum(stable))))
+    return EXPEDITED_PLAN.model_copy(
+        update={
+            "stages": (Stage(weight=share),),
+            "promotion": Promotion.IN_PLACE,
+            "wave": min(len(stable), MAX_WAVE),
+        }
+    )
 
 
 def previous_artifact(records: Sequence[ReleaseRecord], current: str) -> str:

@@ -12,7 +12,7 @@ from weightshift.contracts.identity import Cohort, Fence
 from weightshift.contracts.release import Outcome, ReleaseRequest, RollbackRequest
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.errors import Conflict, UnknownService
-from weightshift.way_back import EXPEDITED_PLAN, previous_artifact, require_serving
+from weightshift.way_back import expedited_plan, previous_artifact, require_serving
 
 if TYPE_CHECKING:
     from weightshift.client import ReleaseClient
@@ -65,6 +65,7 @@ async def _return_to_earlier(context: Context, client: "ReleaseClient") -> int:
     async with context.connections.registry(arguments) as registry:
         stable = (await registry.targets(context.service)).stable
         records = await registry.releases(context.service)
+        states = await registry.instances(context.service)
     if stable is None:
         raise UnknownService(f"nothing serves {context.service}, so there is nothing to take back")
     require_serving(arguments.only_from, stable.artifact_id)
@@ -81,7 +82,7 @@ async def _return_to_earlier(context: Context, client: "ReleaseClient") -> int:
         release_id=str(ULID()),
         service=context.service,
         artifact_id=artifact_id,
-        plan=EXPEDITED_PLAN,
+        plan=expedited_plan(states),
         operator=operator_of(context),
         reason=_reason(context),
     )

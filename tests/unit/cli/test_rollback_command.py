@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 from weightshift.contracts.identity import Cohort, Fence, Service
+from weightshift.contracts.instance import InstanceReport, InstanceState
+from weightshift.contracts.plan import Plan
 from weightshift.contracts.release import Outcome, ReleaseRecord
 from weightshift.contracts.target import Target, Targets
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.errors import StaleFence, UnknownArtifact
-from weightshift.way_back import previous_artifact
+from weightshift.way_back import EXPEDITED_PLAN, expedited_plan, previous_artifact
 
 Run = Callable[..., Any]
 SERVICE = Service(model="ranker", environment="test")
@@ -49,11 +51,24 @@ def serving(artifact_id: str) -> Targets:
     return Targets(stable=stable)
 
 
+def pools(*, stable: int, canary: int, lost: int = 0) -> tuple[InstanceState, ...]:
+    """So many instances of each cohort, and so many more of the canary that are lost."""
+    cohorts = [*[Cohort.STABLE] * stable, *[Cohort.CANARY] * (canary + lost)]
+    return tuple(
+        InstanceState(
+            report=InstanceReport(instance_id=f"i-{number}", boot_id="1", service=SERVICE, cohort=cohort),
+            age_seconds=0.0,
+            lost=number >= stable + canary,
+        )
+        for number, cohort in enumerate(cohorts)
+    )
+
+
 def finished(releases: Any, registry: Any, make_status: Any) -> None:
     """No release is active; v3 serves."""
     releases.active = None
     releases.statuses = [make_status(outcome=Outcome.PROMOTED, split=TrafficSplit.with_canary(0))]
-    registry.answers.update(targets=serving("v3"), releases=HISTORY[1:])
+    registry.answers.update(targets=serving("v3"), releases=HISTORY[1:], instances=pools(stable=2, canary=2))
 
 
 def test_the_artifact_before_is_the_one_promoted_before() -> None:
@@ -83,6 +98,18 @@ def test_after_its_end_the_artifact_before_is_released_at_once(
     assert (started, waited, request.artifact_id) == ("start", "wait", "v1")
     assert [stage.weight for stage in request.plan.stages] == [100]
     assert not request.plan.max_window
+
+
+def test_a_canary_too_small_for_everything_takes_its_share_and_stable_swaps_at_once(
+    run: Run, releases: Any, registry: Any, make_status: Any
+) -> None:
+    finished(releases, registry, make_status)
+    registry.answers["instances"] = pools(stable=8, canary=2, lost=6)
+    assert run(*ROLLBACK).code == 0
+    plan = releases.calls[0][1].plan
+    assert ([stage.weight for stage in plan.stages], plan.promotion, plan.wave) == ([20], "in-place", 8)
+    assert Plan.model_validate(plan.model_dump()) == plan
+    assert expedited_plan(pools(stable=2, canary=0)) == EXPEDITED_PLAN
 
 
 def test_a_release_that_goes_through_at_that_moment_is_followed_by_the_one_before(
