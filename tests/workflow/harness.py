@@ -87,6 +87,8 @@ async def time_skipping_server() -> AsyncIterator[WorkflowEnvironment]:
 class Harness:
     """One service with its registry, mesh, fleet and worker."""
 
+    cached_workflows = 100
+
     def __init__(self, environment: WorkflowEnvironment) -> None:
         self.environment = environment
         self.service = Service(model="ranker", environment=f"test-{uuid.uuid4().hex[:8]}")
@@ -209,6 +211,7 @@ class Harness:
                 client,
                 task_queue=self.queue,
                 workflows=[ReleaseWorkflow],
+                max_cached_workflows=self.cached_workflows,
                 activities=[
                     admission.admit,
                     ApprovalActivities(registry=self.registry).check,
@@ -230,6 +233,14 @@ class Harness:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Run workers and fleet, with v41 released and v42 and v43 ready."""
+        async with self.waiting():
+            first = await self.release("v41")
+            assert first.outcome is Outcome.PROMOTED
+            yield self
+
+    @contextlib.asynccontextmanager
+    async def waiting(self) -> AsyncIterator[Self]:
+        """Run workers and fleet, with v41, v42 and v43 ready and nothing released yet."""
         async with contextlib.AsyncExitStack() as exits:
             for worker in self.workers(self.environment.client):
                 await exits.enter_async_context(worker)
@@ -238,6 +249,4 @@ class Harness:
             for artifact_id in ("v41", "v42", "v43"):
                 await self.artifact(artifact_id)
             await self.fleet.follow()
-            first = await self.release("v41")
-            assert first.outcome is Outcome.PROMOTED
             yield self

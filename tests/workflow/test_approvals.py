@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.workflow.harness import FAST_PLAN, Harness
+from tests.workflow.harness import FAST_PLAN, Harness, time_skipping_server
 from weightshift.contracts.identity import Service
 from weightshift.contracts.plan import Plan, Stage
 from weightshift.contracts.release import (
@@ -181,3 +181,24 @@ async def test_a_release_with_a_foreign_approval_is_not_admitted(harness: Harnes
     with pytest.raises(ApprovalInvalid, match="R-other"):
         await harness.client.wait(harness.service, on_status=lambda status: None)
     assert (await harness.release("v42")).outcome is Outcome.PROMOTED, "no lock was left behind"
+
+
+async def test_a_first_release_has_one_gate_the_strictest_of_its_plan() -> None:
+    async with time_skipping_server() as environment, Harness(environment).waiting() as harness:
+        await harness.start("v41", AT_FIFTY)
+        await harness.until_in_real_time(lambda: harness.is_in(ReleasePhase.AWAITING_APPROVAL))
+        assert (await harness.client.status(harness.service)).waiting_for.startswith(
+            "1 approval before 100 %"
+        )
+        assert (await harness.registry.targets(harness.service)).stable is None
+        await harness.approve("ada")
+        assert (await harness.result()).outcome is Outcome.PROMOTED
+
+
+async def test_a_first_release_that_nobody_approves_can_be_withdrawn() -> None:
+    async with time_skipping_server() as environment, Harness(environment).waiting() as harness:
+        await harness.start("v41", AT_FIFTY)
+        await harness.until_in_real_time(lambda: harness.is_in(ReleasePhase.AWAITING_APPROVAL))
+        await harness.client.rollback(harness.service, RollbackRequest())
+        await harness.result()
+        assert (harness.splits(), (await harness.registry.targets(harness.service)).stable) == ([], None)
