@@ -8,18 +8,19 @@ import torch
 from torch import Tensor
 
 from runtime.architectures import Sample, TensorSpec
+from runtime.device_health import is_out_of_memory
 from runtime.execution import forward
 from runtime.generation_holder import LoadedModel
 from runtime.scoring import ScoringArchitecture
 from runtime.streaming import StreamingArchitecture
-from weightshift.errors import DryRunFailed, SwapTooSlow, WeightshiftError
+from weightshift.errors import DryRunFailed, OutOfMemory, Superseded, SwapTooSlow, WeightshiftError
 
 
 def dry_run(loaded: LoadedModel, *, checkpoint: Callable[[], None] = lambda: None) -> None:
     """Answer the architecture's samples at every batch size that will be served.
 
     `checkpoint` is called between them and may raise to stop. Raises `DryRunFailed` for a wrong shape, type,
-    value, invariant or golden output.
+    value, invariant or golden output, and `OutOfMemory`.
     """
     try:
         for batch_size in loaded.architecture.batch_sizes:
@@ -29,9 +30,11 @@ def dry_run(loaded: LoadedModel, *, checkpoint: Callable[[], None] = lambda: Non
         if isinstance(loaded.architecture, StreamingArchitecture):
             _run_sessions(loaded, loaded.architecture)
         checkpoint()
-    except (DryRunFailed, SwapTooSlow):
+    except (DryRunFailed, Superseded, SwapTooSlow):
         raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise OutOfMemory("A representative request found no memory; give the instance more.") from error
         detail = str(error) if isinstance(error, WeightshiftError) else type(error).__name__
         raise DryRunFailed(f"A representative request failed: {detail}") from error
 

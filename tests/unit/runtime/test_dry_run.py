@@ -8,7 +8,7 @@ import torch
 from runtime.architectures import Ranker, Sample, TensorSpec
 from runtime.dry_run import dry_run
 from runtime.generation_holder import Generation
-from weightshift.errors import CandidateError, DryRunFailed, WeightshiftError
+from weightshift.errors import CandidateError, DryRunFailed, OutOfMemory, Superseded, WeightshiftError
 
 MakeGeneration = Callable[..., Generation]
 
@@ -43,6 +43,20 @@ def test_a_dry_run_checks_shape_type_values_and_invariants(
     loaded = replace(make_generation().loaded, architecture=Sampled(**wrong))
     with pytest.raises(DryRunFailed, match=message):
         dry_run(loaded)
+
+
+def test_a_request_that_finds_no_memory_is_told_apart(make_generation: MakeGeneration) -> None:
+    hungry = Sampled(forward=lambda model, batch: torch.empty(1 << 50, dtype=torch.uint8))
+    with pytest.raises(OutOfMemory, match="no memory"):
+        dry_run(replace(make_generation().loaded, architecture=hungry))
+
+
+def test_a_newer_target_ends_a_dry_run_as_what_it_is(make_generation: MakeGeneration) -> None:
+    def superseded() -> None:
+        raise Superseded
+
+    with pytest.raises(Superseded):
+        dry_run(make_generation().loaded, checkpoint=superseded)
 
 
 @pytest.mark.parametrize(("offset", "accepted"), [(0.0, True), (1e-5, True), (0.1, False)])
