@@ -55,7 +55,7 @@ class PlanChecks:
         """
         problems = unknown_channels(request.plan, self._channels)
         remarks: tuple[str, ...] = ()
-        if targets.stable is not None:
+        if targets.stable is not None and _is_judged(request.plan):
             found, remarks = await self._compare(request, targets.stable.revision, states)
             problems += found
         if problems:
@@ -71,13 +71,9 @@ class PlanChecks:
             return [], ("traffic: none was measured lately, so the plan was not compared with it",)
         capacity = pool_capacity(states)
         problems = sample_size_problems(request.plan, traffic)
-        overloads = []
         if capacity is not None:
-            overloads = overload_problems(request.plan, traffic, capacity, highest_load=self._highest_load)
-        if _is_judged(request.plan):
-            problems += overloads
-            overloads = []
-        return problems, (_describe(traffic), *slow_gates(request.plan, traffic), *overloads)
+            problems += overload_problems(request.plan, traffic, capacity, highest_load=self._highest_load)
+        return problems, (_describe(traffic), *slow_gates(request.plan, traffic))
 
 
 def unknown_channels(plan: Plan, known: Collection[str]) -> list[str]:
@@ -91,7 +87,7 @@ def unknown_channels(plan: Plan, known: Collection[str]) -> list[str]:
 
 
 def _is_judged(plan: Plan) -> bool:
-    """Whether anything is judged: the way back after a release is not, and is never refused."""
+    """Whether anything is judged: the way back after a release is not, and waits for no comparison."""
     return any(stage.max_window for stage in plan.resolved_stages())
 
 

@@ -114,6 +114,7 @@ async def test_a_weight_beyond_the_canarys_capacity_is_refused(harness: Harness)
     assert "stage 2" not in problems
     way_back = await harness.release("v42", UNJUDGED_PLAN)
     assert way_back.outcome is Outcome.PROMOTED, "what is not judged, as the way back, is never refused"
+    assert harness.traffic.asked == 1, "nor does it wait for Prometheus"
 
 
 async def test_what_is_known_of_plan_and_traffic_is_evidence(harness: Harness) -> None:

@@ -156,8 +156,10 @@ class ToldTraffic:
     """A `TrafficObserver` that says what it is told; None, as long as it is told nothing."""
 
     told: ObservedTraffic | None = None
+    asked = 0
 
     async def observe(self, service: Service, *, stable_revision: int) -> ObservedTraffic | None:
+        self.asked += 1
         return self.told
 
 
