@@ -64,6 +64,10 @@ class UnknownRelease(InvalidInput):
     """The registry knows no such release."""
 
 
+class ScaleRefused(InvalidInput):
+    """The cluster does not let the number of pods be read or changed."""
+
+
 class NoCanaryCapacity(InvalidInput):
     """No canary instance reports to the registry, so nothing could be tried."""
 

@@ -129,6 +129,25 @@ class KubernetesSettings(BaseSettings):
     timeout: float = Field(default=2.0, gt=0, le=4)
 
 
+class ClusterSettings(BaseSettings):
+    """Which cluster the pods run in, and their objects in it; without one nothing is asked of it.
+
+    `kubernetes`: one Deployment per cohort in `namespace`, its `autoscaler` (empty: there is none), and the
+    `service` whose endpoint slices are read (empty: they are not). With `deletion_cost` the pods that were
+    there before a release are the last to go after it. In names, `$model`, `$environment` and `$cohort`
+    stand for what is meant.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_CLUSTER_", env_ignore_empty=True)
+
+    adapter: Literal["none", "kubernetes"] = "none"
+    namespace: str = "weightshift"
+    deployment: str = "$model-$cohort"
+    autoscaler: str = ""
+    service: str = ""
+    deletion_cost: bool = False
+
+
 class MetricsSettings(BaseSettings):
     """How to reach Prometheus, and how it scrapes.
 
