@@ -79,6 +79,9 @@ def _report(output: Output, error: Exception) -> int:
     if isinstance(error, ValidationError):
         output.error(error, "; ".join(describe_problems(error)))
         return 2
+    if isinstance(error, OSError) and error.filename is not None:
+        output.error(error, f"{error.filename}: {error.strerror}; choose another path, or mend this one")
+        return 1
     output.error(error, f"unexpected {type(error).__name__}: {error}; please report it")
     return 1
 

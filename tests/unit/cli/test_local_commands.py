@@ -106,3 +106,11 @@ def test_a_demo_leaves_a_running_stack_alone(run: Run, stack: Path) -> None:
     assert result.code == 1
     assert "weightshift local down --dir" in result.err
     assert (stack.parent / "demo" / "stack.json").exists()
+
+
+def test_a_path_that_cannot_be_used_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    answer = run("local", "up", "--dir", str(tmp_path / "file" / "stack"))
+    assert answer.code == 1
+    assert "choose another path" in answer.err
+    assert str(tmp_path / "file") in answer.err
