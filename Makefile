@@ -25,7 +25,7 @@ check-deploy: setup
 	$(PYTEST) tests/deploy
 	bash scripts/check-deploy
 
-# Needs kubectl's current context to be a kind or k3d cluster made for this: see docs/kubernetes.md.
+# Skipped, with the reason, without a cluster made for it: docs/kubernetes.md.
 test-cluster: setup
 	$(PYTEST) tests/cluster -rs
 

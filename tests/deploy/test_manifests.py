@@ -13,6 +13,7 @@ import yaml
 from tests.deploy.manifests import (
     DEPLOY,
     OVERLAYS,
+    ROOT,
     Container,
     Manifest,
     all_containers,
@@ -134,6 +135,14 @@ def test_channels_of_notifications_are_a_component(tmp_path: Path) -> None:
     field = variable.removeprefix("WEIGHTSHIFT_NOTIFY_").lower()
     assert field in NotifySettings.model_fields
     assert str(added[variable]).startswith("/etc/weightshift/notify/")
+
+
+def test_the_overlay_of_the_cluster_suite_is_valid_and_needs_no_gpu() -> None:
+    documents = list(yaml.safe_load_all(kubectl("kustomize", ROOT / "tests/cluster/overlay")))
+    for document in documents:
+        if document["kind"] not in OPERATORS:
+            check(document)
+    assert "nvidia" not in str(documents)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
