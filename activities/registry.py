@@ -12,14 +12,23 @@ from activities.evidence import record_evidence
 from activities.failures import application_errors
 from activities.options import ADMIT, COMPLETE, PUBLISH
 from activities.plan_checks import PlanChecks
+from weightshift.cluster.base import NO_CLUSTER, Cluster
 from weightshift.contracts.approval import ApprovalCheck
 from weightshift.contracts.commands import Admittance, CompleteCommand, InstanceRef, PublishCommand
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.instance import InstanceState
+from weightshift.contracts.plan import Plan
 from weightshift.contracts.release import Admission, Admitted, Completion, Outcome, ReleaseRequest
 from weightshift.contracts.target import Target
 from weightshift.contracts.traffic import MeshState
-from weightshift.errors import MeshDrift, NoCanaryCapacity, ReleaseActive, StaleFence, WeightshiftError
+from weightshift.errors import (
+    MeshDrift,
+    NoCanaryCapacity,
+    ReleaseActive,
+    ScaleRefused,
+    StaleFence,
+    WeightshiftError,
+)
 from weightshift.mesh.base import Mesh
 from weightshift.registry.base import Registry
 
@@ -35,8 +44,10 @@ class RegistryActivities:
         approvals: ApprovalActivities,
         checks: PlanChecks,
         lost_after: timedelta,
+        cluster: Cluster = NO_CLUSTER,
     ) -> None:
         self._registry = registry
+        self._cluster = cluster
         self._checks = checks
         self._approvals = approvals
         self._mesh = mesh
@@ -54,7 +65,7 @@ class RegistryActivities:
             states = await self._registry.instances(service, lost_after=self._lost_after)
             instances = _live_instances(states)
             for cohort in Cohort:
-                if not instances[cohort]:
+                if not instances[cohort] and not _is_scaled_up(cohort, admission.request.plan):
                     raise NoCanaryCapacity(f"no {cohort} instance of {service} reports; start one first")
             approvals = await self._approvals.checked(_check_of(admission.request))
             traffic = await self._routable(admission)
@@ -63,7 +74,8 @@ class RegistryActivities:
             obeyed = traffic.fence
             admitted, taken_over = await self._lock(admission)
             if obeyed is not None and obeyed.epoch > admitted.epoch:
-                await self._give_up(admission, admitted, obeyed)
+                await self._refuse(admission, admitted, _behind(service, obeyed, admitted))
+            await self._hold_stable(admission, admitted)
             releases = await self._registry.releases(service)
             return Admittance(
                 epoch=admitted.epoch,
@@ -71,6 +83,7 @@ class RegistryActivities:
                 taken_over=taken_over,
                 approvals=approvals,
                 remarks=remarks,
+                window_by_judge=True,
                 traffic=traffic,
                 first=not any(release.outcome is Outcome.PROMOTED for release in releases),
                 stable=instances[Cohort.STABLE],
@@ -90,16 +103,22 @@ class RegistryActivities:
         await self._mesh.check(request.service, splits)
         return traffic
 
-    async def _give_up(self, admission: Admission, admitted: Admitted, obeyed: Fence) -> None:
-        """Free the lock of a release that the mesh would refuse every command of. Raises `StaleFence`."""
-        service = admission.request.service
-        problem = StaleFence(
-            f"the mesh obeys epoch {obeyed.epoch} and the registry is at {admitted.epoch}; run `weightshift "
-            f"registry recover {service.model} -e {service.environment}` first"
-        )
+    async def _hold_stable(self, admission: Admission, admitted: Admitted) -> None:
+        """Keep stable's pods until the release has ended: idle, they would be scaled away, and the way back.
+
+        Raises `ScaleRefused`, with the lock free again.
+        """
+        try:
+            fence = Fence(epoch=admitted.epoch, sequence=0)
+            await self._cluster.hold(admission.request.service, Cohort.STABLE, None, fence)
+        except ScaleRefused as problem:
+            await self._refuse(admission, admitted, problem)
+
+    async def _refuse(self, admission: Admission, admitted: Admitted, problem: WeightshiftError) -> None:
+        """Free the lock of a release that could not go on, and raise why."""
         await self._registry.complete(
             Completion(
-                service=service,
+                service=admission.request.service,
                 release_id=admission.request.release_id,
                 outcome=Outcome.REFUSED,
                 reason=str(problem),
@@ -152,11 +171,16 @@ class RegistryActivities:
             await self._registry.complete(command.completion)
 
     async def _tidy(self, completion: Completion) -> None:
-        """Leave nothing of a release in the route; a mesh that refuses keeps no lock from being freed."""
-        try:
-            await self._mesh.finalise(completion.service, completion.fence)
-        except WeightshiftError as error:
-            activity.logger.warning("the route of %s was not tidied: %s", completion.service, error)
+        """Leave nothing of a release in the route and in the cluster; whoever refuses keeps no lock."""
+        service, fence = completion.service, completion.fence
+        for tidied in (
+            self._mesh.finalise(service, fence),
+            self._cluster.let_go(service, Cohort.STABLE, fence),
+        ):
+            try:
+                await tidied
+            except WeightshiftError as error:
+                activity.logger.warning("something of %s was left behind: %s", service, error)
 
 
 def _live_instances(states: Sequence[InstanceState]) -> dict[Cohort, tuple[InstanceRef, ...]]:
@@ -180,4 +204,15 @@ def _check_of(request: ReleaseRequest) -> ApprovalCheck:
         release_id=request.release_id,
         artifact_id=request.artifact_id,
         approval_ids=request.approvals,
+    )
+
+
+def _is_scaled_up(cohort: Cohort, plan: Plan) -> bool:
+    return cohort is Cohort.CANARY and plan.canary_replicas is not None
+
+
+def _behind(service: Service, obeyed: Fence, admitted: Admitted) -> StaleFence:
+    return StaleFence(
+        f"the mesh obeys epoch {obeyed.epoch} and the registry is at {admitted.epoch}; run `weightshift "
+        f"registry recover {service.model} -e {service.environment}` first"
     )

@@ -1,4 +1,4 @@
-"""One stage under observation: a durable window beside one judging activity."""
+"""One stage under observation: one judging activity, and a durable window that it cannot shorten."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -95,9 +95,10 @@ class StageObservation:
         return False
 
     async def _judge(self, *, until: Callable[[], bool]) -> Observed | None:
-        """Run one judgement beside the window's timer; None when `until` ended it.
+        """Run one judgement; None when `until` ended it.
 
-        A judgement that never comes is bounded by the activity's own deadline, and is inconclusive.
+        A judge waits for the window's end by itself; a timer holds back one that answers early. A judgement
+        that never comes is bounded by the activity's own deadline, and is inconclusive.
         """
         context, weight = self._context, self._stage.weight
         began = workflow.now()
@@ -109,7 +110,8 @@ class StageObservation:
             give_up_after=self._deadline() if self._mode is ObserveMode.WINDOW else None,
         )
         try:
-            await self._rest_of_the_window(until=lambda: handle.done() or until())
+            if not context.admittance.window_by_judge:
+                await self._rest_of_the_window(until=lambda: handle.done() or until())
             await context.wait(lambda: handle.done() or until())
         finally:
             if not handle.done():

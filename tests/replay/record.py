@@ -32,6 +32,11 @@ async def promoted_by_a_patient_judge(harness: Harness) -> None:
     await harness.release("v42", FAST_PLAN.model_copy(update={"window": timedelta(milliseconds=200)}))
 
 
+async def promoted_with_windows_kept_by_the_judge(harness: Harness) -> None:
+    """The same without timers of its own: the judge waits for the window's end."""
+    await promoted_by_a_patient_judge(harness)
+
+
 async def rolled_back_by_signal(harness: Harness) -> None:
     """A signal at 25 %."""
     harness.observations.blocked.add(25)
@@ -138,6 +143,7 @@ PATHS: dict[str, Callable[[Harness], Awaitable[None]]] = {
     for path in (
         promoted,
         promoted_by_a_patient_judge,
+        promoted_with_windows_kept_by_the_judge,
         rolled_back_by_signal,
         rolled_back_by_gate,
         refused_at_verify,

@@ -36,7 +36,7 @@ async def test_a_four_stage_release_has_a_short_history(harness: Harness) -> Non
     await harness.release("v42", FAST_PLAN.model_copy(update={"window": timedelta(milliseconds=200)}))
     handle = harness.environment.client.get_workflow_handle(harness.service.workflow_id)
     events = [event async for event in handle.fetch_history_events()]
-    assert len(events) < 180
+    assert len(events) < 150
 
 
 async def test_windows_are_durable_timers(harness: Harness) -> None:

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from weightshift.contracts.approval import CheckedApproval
 from weightshift.contracts.base import Message
+from weightshift.contracts.cluster import Pool
 from weightshift.contracts.curve import StageCurve
 from weightshift.contracts.evidence import Evidence
 from weightshift.contracts.identity import Cohort, Fence, Service
@@ -37,6 +38,7 @@ class Admittance(Message):
     `taken_over` names the release whose lock was taken because its workflow had ended without freeing it;
     its traffic split has to be brought to an end first. `traffic` is what the mesh did at admission.
     `remarks` are what is worth telling about the plan on the traffic and the instances there are.
+    `window_by_judge` is False for releases that began when every judgement had a timer beside it.
     """
 
     epoch: int
@@ -45,6 +47,7 @@ class Admittance(Message):
     taken_over: str | None = None
     approvals: tuple[CheckedApproval, ...] = ()
     remarks: tuple[str, ...] = ()
+    window_by_judge: bool = False
     traffic: MeshState | None = None
     stable: tuple[InstanceRef, ...] = ()
     canary: tuple[InstanceRef, ...] = ()
@@ -89,10 +92,34 @@ class CapacityCheck(Message):
 
 
 class Capacity(Message):
-    """The instances that are ready, and those that are not, with the reason."""
+    """The instances that are ready, and those that are not, with the reason; `pool` is the cluster's view."""
 
     ready: tuple[InstanceRef, ...]
     missing: tuple[str, ...] = ()
+    pool: Pool | None = None
+
+
+class ScaleUp(Message):
+    """Have at least so many canary pods, and wait until as many instances report."""
+
+    service: Service
+    replicas: int
+    fence: Fence
+
+
+class ScaledUp(Message):
+    """The canary's instances after a `ScaleUp`, and what the cluster says of their pods."""
+
+    instances: tuple[InstanceRef, ...]
+    pool: Pool
+
+
+class ScaleDown(Message):
+    """Have as many canary pods as before the `ScaleUp`; those in `keep` are the last to go."""
+
+    service: Service
+    keep: tuple[str, ...]
+    fence: Fence
 
 
 class MeshWrite(Message):
