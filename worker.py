@@ -5,8 +5,8 @@ import contextlib
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
-from types import MappingProxyType
 from typing import Literal
 
 import httpx
@@ -19,6 +19,7 @@ from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.worker import Worker, WorkerDeploymentConfig
 
 from activities.approvals import ApprovalActivities
+from activities.cluster import ClusterActivities
 from activities.fleet import FleetActivities
 from activities.mesh import MeshActivities
 from activities.metrics import MetricsActivities
@@ -32,6 +33,9 @@ from activities.traffic import MeasuredTraffic
 from activities.waves import WaveActivities
 from activities.webhook import open_channels
 from weightshift.artifacts.configured_keys import release_authoriser
+from weightshift.artifacts.release_authorisation import ReleaseAuthoriser
+from weightshift.cluster.base import NO_CLUSTER, Cluster
+from weightshift.cluster.open_cluster import open_cluster
 from weightshift.errors import WeightshiftError
 from weightshift.mesh.base import Mesh
 from weightshift.mesh.open_mesh import open_mesh
@@ -39,6 +43,7 @@ from weightshift.registry.base import Registry
 from weightshift.registry.store import PostgresRegistry
 from weightshift.settings import (
     AuthorisationSettings,
+    ClusterSettings,
     MeshSettings,
     MetricsSettings,
     NotifySettings,
@@ -85,33 +90,48 @@ class WorkerSettings(BaseSettings):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Adapters:
+    """What the control plane reaches outside of itself; `channels` are the receivers of notifications."""
+
+    registry: Registry
+    mesh: Mesh
+    reader: MetricsReader
+    cluster: Cluster = NO_CLUSTER
+    channels: Mapping[str, Channel] = field(default_factory=dict)
+
+
 def build_workers(
     client: Client,
     *,
-    registry: Registry,
-    mesh: Mesh,
-    reader: MetricsReader,
+    adapters: Adapters,
     settings: WorkerSettings,
     registry_settings: RegistrySettings,
-    channels: Mapping[str, Channel] = MappingProxyType({}),
     task_queue: str = CONTROL_QUEUE,
 ) -> tuple[Worker, Worker]:
     """Return the control worker, and the mesh worker with slots of its own."""
     lost_after = timedelta(seconds=registry_settings.lost_after)
-    fleet = FleetActivities(
-        registry=registry, lost_after=lost_after, poll=timedelta(seconds=settings.fleet_poll)
-    )
+    poll = timedelta(seconds=settings.fleet_poll)
+    registry, mesh, cluster = adapters.registry, adapters.mesh, adapters.cluster
+    fleet = FleetActivities(registry=registry, cluster=cluster, lost_after=lost_after, poll=poll)
+    pods = ClusterActivities(registry=registry, cluster=cluster, lost_after=lost_after, poll=poll)
     approvals = ApprovalActivities(
         registry=registry, operator_may_approve=registry_settings.pusher_may_approve
     )
-    checks = PlanChecks(
-        traffic=MeasuredTraffic(reader=reader), highest_load=settings.highest_load, channels=channels
-    )
     admission = RegistryActivities(
-        registry=registry, mesh=mesh, approvals=approvals, checks=checks, lost_after=lost_after
+        registry=registry,
+        mesh=mesh,
+        cluster=cluster,
+        approvals=approvals,
+        checks=PlanChecks(
+            traffic=MeasuredTraffic(reader=adapters.reader),
+            highest_load=settings.highest_load,
+            channels=adapters.channels,
+        ),
+        lost_after=lost_after,
     )
     waves = WaveActivities(registry=registry)
-    metrics = MetricsActivities(reader=reader, registry=registry, mesh=mesh, lost_after=lost_after)
+    metrics = MetricsActivities(reader=adapters.reader, registry=registry, mesh=mesh, lost_after=lost_after)
     control = Worker(
         client,
         task_queue=task_queue,
@@ -127,8 +147,10 @@ def build_workers(
             fleet.verify,
             fleet.warm_up,
             fleet.check_capacity,
+            pods.scale_up,
+            pods.scale_down,
             metrics.observe,
-            NotifyActivities(channels=channels).send,
+            NotifyActivities(channels=adapters.channels).send,
         ],
         max_concurrent_activities=_CONTROL_SLOTS,
         graceful_shutdown_timeout=timedelta(seconds=settings.graceful_shutdown),
@@ -158,34 +180,46 @@ async def _connect(temporal: TemporalSettings, settings: WorkerSettings) -> Clie
     )
 
 
+async def _open(
+    exits: contextlib.AsyncExitStack,
+    registry_settings: RegistrySettings,
+    authoriser: ReleaseAuthoriser | None,
+) -> Adapters:
+    """Open what the settings name, and close it with the stack."""
+    registry = await PostgresRegistry.connect(
+        dsn=registry_settings.dsn.get_secret_value(),
+        pool_size=registry_settings.pool_size,
+        timeout=registry_settings.timeout,
+        authoriser=authoriser,
+    )
+    exits.push_async_callback(registry.close)
+    mesh, cluster = open_mesh(MeshSettings()), open_cluster(ClusterSettings())
+    exits.push_async_callback(mesh.aclose)
+    exits.push_async_callback(cluster.aclose)
+    http = await exits.enter_async_context(httpx.AsyncClient(trust_env=False))
+    return Adapters(
+        registry=registry,
+        mesh=mesh,
+        cluster=cluster,
+        reader=PrometheusReader(settings=MetricsSettings()),
+        channels=open_channels(NotifySettings(), http),
+    )
+
+
 async def main() -> None:
     """Run both workers until SIGTERM or SIGINT, then let activities end gracefully."""
     settings, temporal, registry_settings = WorkerSettings(), TemporalSettings(), RegistrySettings()
-    notify_settings = NotifySettings()
     authoriser = release_authoriser(AuthorisationSettings())
     client = await _connect(temporal, settings)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with contextlib.AsyncExitStack() as stack:
-        registry = await PostgresRegistry.connect(
-            dsn=registry_settings.dsn.get_secret_value(),
-            pool_size=registry_settings.pool_size,
-            timeout=registry_settings.timeout,
-            authoriser=authoriser,
-        )
-        stack.push_async_callback(registry.close)
-        mesh = open_mesh(MeshSettings())
-        stack.push_async_callback(mesh.aclose)
-        http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
         workers = build_workers(
             client,
-            registry=registry,
-            mesh=mesh,
-            reader=PrometheusReader(settings=MetricsSettings()),
+            adapters=await _open(stack, registry_settings, authoriser),
             settings=settings,
             registry_settings=registry_settings,
-            channels=open_channels(notify_settings, http),
         )
         for worker in workers:
             await stack.enter_async_context(worker)

@@ -10,6 +10,8 @@ from temporalio.exceptions import ApplicationError
 
 from activities.failures import application_errors
 from activities.options import CHECK_CAPACITY, DOWNLOAD, VERIFY, WARM_UP
+from weightshift.cluster.base import NO_CLUSTER, Cluster
+from weightshift.contracts.cluster import Pool
 from weightshift.contracts.commands import (
     Capacity,
     CapacityCheck,
@@ -105,11 +107,23 @@ def check_readiness(check: CapacityCheck, states: Sequence[InstanceState]) -> Ca
     return Capacity(ready=tuple(ready), missing=tuple(missing))
 
 
+def with_pool(capacity: Capacity, pool: Pool | None, *, instances: int) -> Capacity:
+    """Add what the cluster knows; its word that pods are missing counts as much as theirs. Pure."""
+    if pool is None:
+        return capacity
+    shortfall = pool.shortfall(instances)
+    missing = capacity.missing if shortfall is None else (*capacity.missing, shortfall)
+    return capacity.model_copy(update={"missing": missing, "pool": pool})
+
+
 class FleetActivities:
     """Waits on instance reports."""
 
-    def __init__(self, *, registry: Registry, lost_after: timedelta, poll: timedelta) -> None:
+    def __init__(
+        self, *, registry: Registry, lost_after: timedelta, poll: timedelta, cluster: Cluster = NO_CLUSTER
+    ) -> None:
         self._registry = registry
+        self._cluster = cluster
         self._lost_after = lost_after
         self._poll = poll.total_seconds()
 
@@ -147,4 +161,5 @@ class FleetActivities:
         """Say which instances could take traffic now."""
         with application_errors():
             states = await self._registry.instances(check.service, lost_after=self._lost_after)
-        return check_readiness(check, states)
+            pool = await self._cluster.pool(check.service, check.cohort)
+        return with_pool(check_readiness(check, states), pool, instances=len(check.instances))

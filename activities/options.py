@@ -21,6 +21,9 @@ from weightshift.contracts.commands import (
     Observation,
     Observed,
     PublishCommand,
+    ScaleDown,
+    ScaledUp,
+    ScaleUp,
     WaveCommand,
 )
 from weightshift.contracts.identity import Service
@@ -101,6 +104,11 @@ DOWNLOAD = _fleet_wait("fleet.download")
 VERIFY = _fleet_wait("fleet.verify")
 WARM_UP = _fleet_wait("fleet.warm_up")
 CHECK_CAPACITY = Call[CapacityCheck, Capacity]("fleet.check_capacity", Capacity)
+
+SCALE_UP = Call[ScaleUp, ScaledUp](
+    "cluster.scale_up", ScaledUp, longest_attempt=_LONGEST_ATTEMPT, give_up_after=None, heartbeat=_HEARTBEAT
+)
+SCALE_DOWN = Call[ScaleDown, None]("cluster.scale_down", type(None), give_up_after=timedelta(minutes=1))
 
 SHIFT = Call[MeshWrite, MeshState](
     "mesh.write", MeshState, retry=_EAGER, give_up_after=timedelta(minutes=1), on_mesh_queue=True

@@ -35,6 +35,8 @@ class ReleaseContext(ReleaseStory):
         self.canary_revision = 0
         self.wealth: dict[str, CarriedWealth] = {}
         self.had_traffic = False
+        self.pods_held = False
+        self.kept_pods: tuple[str, ...] = ()
         self.rollback_request: RollbackRequest | None = None
         self.rollback_asked_at: datetime | None = None
         self.rollback_seconds: float | None = None

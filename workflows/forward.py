@@ -35,6 +35,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.human_gate import open_gates, pass_gate
     from workflows.notices import notify
     from workflows.observe import StageObservation, observe_stage
+    from workflows.pods import scale_down
     from workflows.rollback import Position
 
 
@@ -170,6 +171,8 @@ async def _check_capacity(context: ReleaseContext, stage: ResolvedStage) -> None
         ),
         summary=f"capacity for {stage.weight} %",
     )
+    if capacity.pool is not None:
+        context.tell(f"canary: {capacity.pool}", pool=capacity.pool.model_dump(mode="json"))
     if capacity.missing:
         raise StageBreached("canary not ready: " + "; ".join(capacity.missing))
 
@@ -189,6 +192,7 @@ async def shift(context: ReleaseContext, split: TrafficSplit) -> None:
 async def finish(context: ReleaseContext) -> None:
     """Record the outcome and free the lock, last of all: another release may start after it."""
     context.interruptible = False
+    await scale_down(context)
     outcome = context.outcome or Outcome.REFUSED
     context.tell(f"ending: {outcome}, traffic {context.split or 'untouched'}")
     completion = Completion(

@@ -24,6 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.forward import admit, finish, prepare_canary, shift_traffic
     from workflows.human_gate import count_approval, may_approve
     from workflows.notices import settle_notices
+    from workflows.pods import scale_up
     from workflows.promotion import retain, take_over
     from workflows.recovery import describe, roll_back
 
@@ -70,6 +71,7 @@ class ReleaseWorkflow:
     async def _forward(self) -> None:
         context = self._context
         await admit(context)
+        await scale_up(context)
         if context.admittance.first:
             await run_first_release(context)
         else:

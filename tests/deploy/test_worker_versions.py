@@ -35,7 +35,7 @@ from weightshift.local.temporal import SEARCH_ATTRIBUTES, temporal_server
 from weightshift.mesh.memory import MemoryMesh
 from weightshift.registry.memory import MemoryRegistry
 from weightshift.settings import RegistrySettings, TemporalSettings
-from worker import WorkerSettings, build_workers
+from worker import Adapters, WorkerSettings, build_workers
 
 NAMESPACE = "weightshift"
 PLAN = Plan(
@@ -115,9 +115,7 @@ class ControlPlane:
         client = await worker._connect(temporal, chosen)
         built = build_workers(
             client,
-            registry=self.registry,
-            mesh=self.mesh,
-            reader=NoReader(),
+            adapters=Adapters(registry=self.registry, mesh=self.mesh, reader=NoReader()),
             settings=chosen,
             registry_settings=RegistrySettings(lost_after=60),
             task_queue=self.queue,

@@ -17,6 +17,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 from activities.approvals import ApprovalActivities
+from activities.cluster import ClusterActivities
 from activities.fleet import FleetActivities
 from activities.mesh import MeshActivities
 from activities.notify import Channel, NotifyActivities
@@ -26,6 +27,7 @@ from activities.registry import RegistryActivities
 from activities.waves import WaveActivities
 from tests.workflow.twins import CountingMesh, ScriptedObservations, SimulatedFleet, ToldTraffic
 from weightshift.client import ReleaseClient
+from weightshift.cluster.base import NO_CLUSTER, Cluster
 from weightshift.contracts.approval import Approval, ApprovalRequest
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.manifest import ArtifactRecord
@@ -88,6 +90,7 @@ class Harness:
     """One service with its registry, mesh, fleet and worker."""
 
     cached_workflows = 100
+    cluster: Cluster = NO_CLUSTER
 
     def __init__(self, environment: WorkflowEnvironment) -> None:
         self.environment = environment
@@ -181,6 +184,7 @@ class Harness:
             mesh=self.mesh,
             approvals=ApprovalActivities(registry=self.registry),
             checks=PlanChecks(traffic=self.traffic, highest_load=2.0, channels=self.channels),
+            cluster=self.cluster,
             lost_after=LOST_AFTER,
         )
 
@@ -203,7 +207,13 @@ class Harness:
     def workers(self, client: Client) -> list[Worker]:
         """Build the two workers of the control plane with a scripted judgement."""
         admission = self.admission()
-        fleet = FleetActivities(registry=self.registry, lost_after=LOST_AFTER, poll=timedelta(milliseconds=5))
+        poll = timedelta(milliseconds=5)
+        fleet = FleetActivities(
+            registry=self.registry, lost_after=LOST_AFTER, poll=poll, cluster=self.cluster
+        )
+        pods = ClusterActivities(
+            registry=self.registry, lost_after=LOST_AFTER, poll=poll, cluster=self.cluster
+        )
         traffic = MeshActivities(mesh=self.mesh)
         waves = WaveActivities(registry=self.registry)
         return [
@@ -223,6 +233,8 @@ class Harness:
                     fleet.verify,
                     fleet.warm_up,
                     fleet.check_capacity,
+                    pods.scale_up,
+                    pods.scale_down,
                     self.observations.observe,
                     NotifyActivities(channels=self.channels).send,
                 ],

@@ -40,6 +40,11 @@ class SimulatedFleet:
         self.served: list[tuple[str, int, str]] = []
         self._taken: dict[str, Target] = {}
 
+    def scale(self, cohort: Cohort, instances: int) -> None:
+        """Have so many instances of a cohort; those that are gone report no more."""
+        others = [one for one in self._instances if one[0] is not cohort]
+        self._instances = [*others, *((cohort, f"{cohort}-{i}") for i in range(instances))]
+
     async def run(self) -> None:
         """Report for ever."""
         while True:

@@ -55,3 +55,6 @@ class NoCluster:
 
     async def aclose(self) -> None:
         """Nothing is open."""
+
+
+NO_CLUSTER = NoCluster()

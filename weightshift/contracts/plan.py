@@ -12,6 +12,7 @@ from weightshift.contracts.base import Document, Duration, Name, PositiveDuratio
 from weightshift.contracts.traffic import TrafficSplit
 
 MAX_STAGES = 20
+MAX_REPLICAS = 1_000
 MAX_CHANNELS = 5
 MAX_APPROVALS = 20
 MAX_WAVE = 1_000
@@ -206,6 +207,7 @@ class Plan(Document):
     on_partial: OnPartial = OnPartial.PROPORTIONAL
     retain: Duration = timedelta(minutes=30)
     load_deadline: PositiveDuration = timedelta(minutes=30)
+    canary_replicas: int | None = Field(default=None, ge=1, le=MAX_REPLICAS)
     notify: tuple[Name, ...] = Field(default=(), max_length=MAX_CHANNELS)
 
     @model_validator(mode="before")
