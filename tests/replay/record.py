@@ -13,7 +13,8 @@ from pathlib import Path
 
 from tests.workflow.harness import FAST_PLAN, IN_PLACE, UNJUDGED_PLAN, Harness, time_skipping_server
 from tests.workflow.twins import Listener
-from weightshift.contracts.plan import Stage
+from weightshift.cluster.memory import MemoryCluster
+from weightshift.contracts.plan import Stage, Sticky
 from weightshift.contracts.release import Intervention, ReleasePhase, RollbackRequest
 from weightshift.contracts.verdict import StageOutcome
 from weightshift.errors import ApprovalInvalid
@@ -138,6 +139,12 @@ async def first_release(harness: Harness) -> None:
     """Nothing serves yet: the harness has released v41 already."""
 
 
+async def promoted_on_a_scaled_canary_with_sticky_users(harness: Harness) -> None:
+    """The plan asks for pods and for users who stay where they are."""
+    changes = {"canary_replicas": 2, "sticky": Sticky.USER}
+    await harness.release("v42", FAST_PLAN.model_copy(update=changes))
+
+
 PATHS: dict[str, Callable[[Harness], Awaitable[None]]] = {
     path.__name__: path
     for path in (
@@ -155,6 +162,7 @@ PATHS: dict[str, Callable[[Harness], Awaitable[None]]] = {
         rolled_back_from_the_second_wave,
         told_of_a_hold_and_a_rollback,
         first_release,
+        promoted_on_a_scaled_canary_with_sticky_users,
     )
 }
 
@@ -166,7 +174,9 @@ async def record(name: str) -> None:
         raise SystemExit(f"{target.name} exists and is never replaced; record under a new name")
     async with contextlib.AsyncExitStack() as exits:
         environment = await exits.enter_async_context(time_skipping_server())
-        harness = await exits.enter_async_context(Harness(environment).running())
+        harness = Harness(environment)
+        harness.cluster = MemoryCluster()
+        await exits.enter_async_context(harness.running())
         await PATHS[name](harness)
         handle = environment.client.get_workflow_handle(harness.service.workflow_id)
         history = await handle.fetch_history()
