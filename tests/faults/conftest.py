@@ -1,8 +1,12 @@
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
+import torch
 
 from weightshift.local.live_service import LiveService, live_service
+
+# Models are built here beside a whole stack: more threads than cores would only get in its way.
+torch.set_num_threads(1)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO
 
 from weightshift.errors import LocalStackError
@@ -62,8 +63,11 @@ class ManagedProcess:
         running = self._process is not None and self._process.returncode is None
         return self._process.pid if running and self._process else None
 
-    async def start(self) -> None:
-        """Run it and wait until it is ready. Raises `LocalStackError` with the end of its log."""
+    async def start(self, *, added: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Run it, with variables `added` for this run, and wait until it is ready.
+
+        Raises `LocalStackError` with the end of its log.
+        """
         if self.pid is not None:
             raise LocalStackError(f"{self._spec.name} runs already; stop it before starting it")
         with self._open_log() as log:
@@ -72,7 +76,7 @@ class ManagedProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=asyncio.subprocess.STDOUT,
-                env=_environment(self._spec),
+                env={**_environment(self._spec), **added},
                 cwd=self._directory,
                 start_new_session=True,
             )
@@ -103,6 +107,12 @@ class ManagedProcess:
                 await self._process.wait()
         except TimeoutError:
             await self.kill()
+
+    async def wait_ended(self) -> int:
+        """Wait until it ends by itself, and return its exit status. Raises `LocalStackError`."""
+        if self._process is None:
+            raise LocalStackError(f"{self._spec.name} was never started")
+        return await self._process.wait()
 
     async def kill(self) -> None:
         """End it with SIGKILL and wait until it is gone. Harmless when it does not run."""

@@ -1,9 +1,10 @@
 """Everything Weightshift needs, on one machine, as children of the calling process."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 from weightshift.contracts.identity import Cohort, Service
@@ -111,13 +112,20 @@ class LocalStack:
         self._processes.clear()
         remove_s3_sockets(self._layout.s3)
 
-    async def start(self, name: str) -> None:
-        """Start one process again, on its old ports, and wait until it is ready."""
-        await self._process(name).start()
+    async def start(self, name: str, *, added: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Start one process again, on its old ports, and wait until it is ready.
+
+        `added` are variables for this run alone.
+        """
+        await self._process(name).start(added=added)
 
     async def stop(self, name: str) -> None:
         """Stop one process gracefully; killed when its deadline passes."""
         await self._process(name).stop()
+
+    async def wait_ended(self, name: str) -> int:
+        """Wait until one process ends by itself, and return its exit status."""
+        return await self._process(name).wait_ended()
 
     async def kill(self, name: str) -> None:
         """End one process with SIGKILL."""
