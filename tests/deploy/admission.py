@@ -26,7 +26,10 @@ class Policy:
         context: dict[str, Any] = {
             "object": new,
             "oldObject": old,
-            "request": {"userInfo": {"username": username, "groups": list(groups)}},
+            "request": {
+                "userInfo": {"username": username, "groups": list(groups)},
+                "kind": {"kind": new.get("kind", "")},
+            },
             "variables": {},
         }
         for condition in self.spec.get("matchConditions", ()):

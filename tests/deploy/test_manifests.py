@@ -9,6 +9,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from pydantic_settings import BaseSettings
 
 from tests.deploy.manifests import (
     DEPLOY,
@@ -23,7 +24,7 @@ from tests.deploy.manifests import (
     rendered,
 )
 from tests.kubernetes_api.schemas import ResourceKind, custom_resources
-from weightshift.settings import NotifySettings
+from weightshift.settings import MeshSettings, NotifySettings
 
 KUBERNETES = "1.34"
 """The oldest version the manifests are for: pauses of preStop and of native sidecars are stable there."""
@@ -117,24 +118,39 @@ def test_two_versions_of_the_worker_run_side_by_side(tmp_path: Path) -> None:
         )
 
 
-def test_channels_of_notifications_are_a_component(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("component", "settings"), [("notifications", NotifySettings), ("istiod-confirmation", MeshSettings)]
+)
+def test_an_optional_component_fits_and_sets_what_the_worker_knows(
+    component: str, settings: type[BaseSettings], tmp_path: Path
+) -> None:
     shutil.copytree(DEPLOY, tmp_path / "deploy")
     overlay = tmp_path / "deploy/kubernetes/overlays/istio"
     listed = overlay / "kustomization.yaml"
     listed.write_text(
-        listed.read_text().replace("components:\n", "components:\n  - ../../components/notifications\n")
+        listed.read_text().replace("components:\n", f"components:\n  - ../../components/{component}\n")
     )
     documents = list(yaml.safe_load_all(kubectl("kustomize", overlay)))
+    before = {one["metadata"]["name"] for one in rendered("istio")}
+    assert [one["kind"] for one in documents if one["metadata"]["name"] not in before] == ["NetworkPolicy"]
     for document in documents:
         if document["kind"] in {"Deployment", "NetworkPolicy"}:
             check(document)
-    (worker,) = [one for one in documents if one["metadata"]["name"] == "weightshift-worker-0-1-0"][:1]
-    container = worker["spec"]["template"]["spec"]["containers"][0]
-    added = {one["name"]: one.get("value") for one in container["env"]}
-    (variable,) = [name for name in added if name.startswith(str(NotifySettings.model_config["env_prefix"]))]
-    field = variable.removeprefix("WEIGHTSHIFT_NOTIFY_").lower()
-    assert field in NotifySettings.model_fields
-    assert str(added[variable]).startswith("/etc/weightshift/notify/")
+    (plain, changed) = (
+        next(one for one in some if one["metadata"]["name"] == "weightshift-worker-0-1-0")["spec"][
+            "template"
+        ]["spec"]
+        for some in (rendered("istio"), documents)
+    )
+    known = {one["name"] for one in plain["containers"][0]["env"]}
+    added = [one for one in changed["containers"][0]["env"] if one["name"] not in known]
+    prefix = str(settings.model_config["env_prefix"])
+    assert added
+    for variable in added:
+        assert variable["name"].removeprefix(prefix).lower() in settings.model_fields
+    files = [one["value"] for one in added if one["name"].endswith("_FILE")]
+    mounts = [one["mountPath"] for one in changed["containers"][0]["volumeMounts"]]
+    assert all(str(Path(one).parent) in mounts for one in files)
 
 
 def test_the_overlay_of_the_cluster_suite_is_valid_and_needs_no_gpu() -> None:
