@@ -132,14 +132,13 @@ class ReleaseStory:
         )
 
     def _waiting_for(self) -> str:
-        if self.phase is not ReleasePhase.AWAITING_APPROVAL or self.gates is None:
-            return ""
-        weight = self.gates.next_closed
-        if weight is None:
-            return ""
-        service = self.request.service
-        command = f"weightshift release approve {service.model} -e {service.environment}"
-        return f"{self.gates.waiting_for(weight)} before {weight} %: {command}"
+        where = f"{self.request.service.model} -e {self.request.service.environment}"
+        weight = self.gates.next_closed if self.gates else None
+        if self.phase is ReleasePhase.AWAITING_APPROVAL and self.gates and weight is not None:
+            return f"{self.gates.waiting_for(weight)} before {weight} %: weightshift release approve {where}"
+        if self.phase is ReleasePhase.OBSERVING and self.held and self.verdict is not None:
+            return f"evidence ({self.verdict.reason}); without it: weightshift release promote {where}"
+        return ""
 
     def _markdown(self) -> str:
         split = f"stable/canary **{self.split}**" if self.split else "unchanged"

@@ -63,6 +63,21 @@ async def test_an_inconclusive_stage_holds_and_then_goes_on(harness: Harness) ->
     assert [one.mode for one in harness.observations.asked if one.stage.weight == 5] == ["window", "hold"]
 
 
+async def test_a_held_release_says_why_and_what_would_release_it(harness: Harness) -> None:
+    harness.observations.outcomes[5] = [StageOutcome.INCONCLUSIVE, StageOutcome.BREACH]
+    harness.observations.patient = True
+    await harness.start("v42", FAST_PLAN.model_copy(update={"window": timedelta(milliseconds=500)}))
+
+    async def held() -> bool:
+        return (await harness.client.status(harness.service)).held
+
+    await harness.until_in_real_time(held)
+    command = f"weightshift release promote ranker -e {harness.service.environment}"
+    status = await harness.client.status(harness.service)
+    assert status.waiting_for == f"evidence (scripted inconclusive); without it: {command}"
+    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+
+
 async def test_a_paused_release_stays_and_keeps_judging(harness: Harness) -> None:
     harness.observations.blocked.add(5)
     await harness.start("v42")

@@ -95,7 +95,7 @@ def _split_bar(status: ReleaseStatus) -> str:
 def next_step(status: ReleaseStatus) -> str:
     """Say what a person can do about a held release."""
     where = f"{status.service.model} -e {status.service.environment}"
-    if status.waiting_for:
+    if status.phase is ReleasePhase.AWAITING_APPROVAL:
         return f"next: weightshift release approve {where}, then watch; or rollback"
     return f"next: weightshift release resume {where}, or promote, or rollback"
 

@@ -113,7 +113,8 @@ def test_what_a_release_waits_for_is_shown(run: Run, releases: Any, make_status:
 def test_following_a_release_that_waits_for_people_says_whom_to_ask(
     run: Run, releases: Any, make_status: Any
 ) -> None:
-    releases.statuses = [make_status(held=True, waiting_for="1 approval before 50 %: …")]
+    phase = ReleasePhase.AWAITING_APPROVAL
+    releases.statuses = [make_status(phase=phase, held=True, waiting_for="1 approval before 50 %: …")]
     result = run("release", "watch", *IN_TEST)
     assert result.code == 6
     assert "next: weightshift release approve ranker -e test" in result.out
