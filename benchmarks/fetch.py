@@ -169,11 +169,11 @@ def bar(value: float, limit: float) -> dict[str, Any]:
 def main() -> int:
     """Parse, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="64 MiB instead of 512 MiB, fewer rounds")
+    parser.add_argument("--quick", action="store_true", help="128 MiB instead of 512 MiB, fewer rounds")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     arguments = parser.parse_args()
-    large, rounds = (64, 3) if arguments.quick else (512, 7)
-    figures = asyncio.run(measure(small=8, large=large, rounds=rounds))
+    large, rounds = (128, 3) if arguments.quick else (512, 7)
+    figures = asyncio.run(measure(small=64, large=large, rounds=rounds))
     bars = {
         "fetch_ratio": bar(figures["fetch_ratio"], 1.1),
         "memory_growth_mib": bar(figures["memory_growth_mib"], 8),

@@ -9,7 +9,6 @@ import fcntl
 import logging
 import os
 import re
-import shutil
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -17,8 +16,9 @@ from pathlib import Path
 
 from runtime.cached_artifact import CachedArtifact
 from runtime.download import Downloader, Progress
+from runtime.workspace import Workspace, locked, remove
 from weightshift.contracts.base import DIGEST_PATTERN
-from weightshift.errors import DigestMismatch, UnsafeArtifact
+from weightshift.errors import DigestMismatch, ObjectStoreUnreachable, Superseded, UnsafeArtifact
 
 _logger = logging.getLogger(__name__)
 
@@ -39,9 +39,16 @@ class ArtifactCache:
         if (cached := self.open(digest)) is not None:
             progress(cached.manifest.total_bytes, cached.manifest.total_bytes)
             return cached
-        with self._workspace() as (path, descriptor):
-            self._downloader.download(model, digest, descriptor, progress)
-            return self._publish(path, descriptor, digest)
+        with self._workspace(digest) as work:
+            try:
+                self._downloader.download(model, digest, work.descriptor, progress)
+            except DigestMismatch:
+                if not work.is_resumed:
+                    raise
+                # What an earlier attempt left may be what is wrong.
+                work.clear()
+                self._downloader.download(model, digest, work.descriptor, progress)
+            return self._publish(work.path, work.descriptor, digest)
 
     def open(self, digest: str) -> CachedArtifact | None:
         """Return a complete cached artifact; one that is not is quarantined and counts as missing."""
@@ -55,16 +62,16 @@ class ArtifactCache:
     def quarantine(self, digest: str) -> None:
         """Take a corrupt directory out of use; only the latest one is kept for people to look at."""
         for earlier in list(self._quarantine.iterdir()):
-            _remove(earlier)
+            remove(earlier)
         with suppress(FileNotFoundError):
             (self._artifacts / digest).rename(self._quarantine / f"{digest}.{uuid.uuid4().hex}")
 
     def sweep(self) -> None:
         """At start: remove what dead downloads left, and quarantine what is not complete."""
         for leftover in list(self._incoming.iterdir()):
-            with _locked(leftover) as is_ours:
+            with locked(leftover) as is_ours:
                 if is_ours:
-                    _remove(leftover)
+                    remove(leftover)
         for entry in list(self._artifacts.iterdir()):
             if not re.match(DIGEST_PATTERN, entry.name):
                 self.quarantine(entry.name)
@@ -81,10 +88,10 @@ class ArtifactCache:
             if entry.name in keep:
                 continue
             doomed = self._incoming / uuid.uuid4().hex
-            with _locked(entry) as is_ours, suppress(FileNotFoundError):
+            with locked(entry) as is_ours, suppress(FileNotFoundError):
                 if is_ours:
                     entry.rename(doomed)
-                    _remove(doomed)
+                    remove(doomed)
 
     def digests(self) -> list[str]:
         """Return the manifest digests of what is in the cache."""
@@ -101,19 +108,30 @@ class ArtifactCache:
             return None
 
     @contextmanager
-    def _workspace(self) -> Iterator[tuple[Path, int]]:
-        """Yield a new locked directory, removed at the end unless it was renamed away."""
-        path = self._incoming / uuid.uuid4().hex
-        path.mkdir()
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    def _workspace(self, digest: str) -> Iterator[Workspace]:
+        """Yield a locked directory for one artifact.
+
+        It stays for the next attempt when the store went away or a newer target came, and only then.
+        """
+        self._forget_others(digest)
+        work = Workspace.open(self._incoming / digest) or Workspace.create(self._incoming / uuid.uuid4().hex)
         try:
-            # Another process's sweep may remove the directory before this lock; creating the first
-            # file in it then fails, and the attempt is repeated like any other.
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield path, descriptor
-        finally:
-            os.close(descriptor)
-            _remove(path)
+            yield work
+        except (ObjectStoreUnreachable, Superseded):
+            work.close(keep=True)
+            raise
+        except BaseException:
+            work.close(keep=False)
+            raise
+        work.close(keep=False)
+
+    def _forget_others(self, digest: str) -> None:
+        """Remove what stopped downloads of other artifacts left."""
+        for leftover in list(self._incoming.iterdir()):
+            if leftover.name != digest and re.match(DIGEST_PATTERN, leftover.name):
+                with locked(leftover) as is_ours:
+                    if is_ours:
+                        remove(leftover)
 
     def _publish(self, path: Path, descriptor: int, digest: str) -> CachedArtifact:
         """Rename a finished directory into place, or use the one another process put there first."""
@@ -132,32 +150,6 @@ class ArtifactCache:
         cached = CachedArtifact.open(final)
         cached.is_fresh = True
         return cached
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[bool]:
-    """Try to lock a directory exclusively; yields whether nobody else uses it (files count as free)."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:
-        yield path.is_symlink()
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_free = True
-    except BlockingIOError:
-        is_free = False
-    try:
-        yield is_free
-    finally:
-        os.close(descriptor)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _fsync_directory(path: Path) -> None:

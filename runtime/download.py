@@ -3,26 +3,32 @@
 import hashlib
 import os
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from runtime.cached_artifact import MANIFEST, MARKER, MAX_SMALL_FILE_BYTES, marker_content
+from runtime.range_reader import FetchLimits, RangeReader
 from weightshift.artifacts.base import ObjectStore, blob_key, read_object
 from weightshift.artifacts.build import read_manifest
 from weightshift.contracts.manifest import Manifest, ManifestFile
-from weightshift.errors import DigestMismatch, ObjectStoreUnreachable, UnsafeArtifact
+from weightshift.errors import DigestMismatch, UnsafeArtifact
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in total; may raise to stop a download."""
 
-_STREAM_ATTEMPTS = 3
+_PIECE_BYTES = 1 << 20
 
 
 class Downloader:
     """Fetches whole artifacts of at most `max_artifact_bytes` from an object store; blocking."""
 
-    def __init__(self, *, store: ObjectStore, max_artifact_bytes: int) -> None:
+    def __init__(
+        self, *, store: ObjectStore, max_artifact_bytes: int, limits: FetchLimits | None = None
+    ) -> None:
         self._store = store
         self._max_artifact_bytes = max_artifact_bytes
+        self._limits = limits or FetchLimits()
 
     def read_manifest(self, model: str, digest: str) -> Manifest:
         """Read a manifest; nothing is written. Raises as `weightshift.artifacts.build.read_manifest`."""
@@ -34,10 +40,11 @@ class Downloader:
         return read_object(self._store, key, sha256=file.sha256, max_bytes=MAX_SMALL_FILE_BYTES)
 
     def download(self, model: str, digest: str, directory: int, progress: Progress) -> None:
-        """Fill an open, empty directory, durably; the completion marker is written last.
+        """Fill an open directory, durably; the completion marker is written last.
 
-        Raises `DigestMismatch`, `UnsafeArtifact`, `UnknownArtifact`, `ObjectStoreUnreachable`,
-        `OSError`, and whatever `progress` raises.
+        What an earlier attempt left in it is used, once it has been hashed again. Raises `DigestMismatch`,
+        `UnsafeArtifact`, `UnknownArtifact`, `ObjectStoreUnreachable`, `OSError`, and whatever `progress`
+        raises.
         """
         manifest = read_manifest(self._store, model, digest)
         total = manifest.total_bytes
@@ -47,59 +54,113 @@ class Downloader:
                 "raise its max_artifact_bytes."
             )
         done = 0
-        progress(done, total)
         # Files of the same content are stored once.
         for file in {file.sha256: file for file in manifest.files}.values():
-            for size in self._write_file(model, file, directory):
-                done += size
-                progress(done, total)
+            self._fetch_file(model, file, directory, _Offset(progress, done, total))
+            done += file.bytes
         _write_durably(directory, MANIFEST, manifest.canonical_bytes())
         _write_durably(directory, MARKER, marker_content(digest))
         os.fsync(directory)
         progress(total, total)
 
-    def _write_file(self, model: str, file: ManifestFile, directory: int) -> Iterator[int]:
-        """Write one file under its SHA-256, yielding the bytes each step wrote."""
-        written, hasher = 0, hashlib.sha256()
-        with _create(directory, file.sha256) as target:
-            for chunk in self._stream(blob_key(model, file.sha256)):
-                written += len(chunk)
-                if written > file.bytes:
-                    raise DigestMismatch(
-                        f"{file.path} is longer than the {file.bytes} bytes of its manifest."
-                    )
-                target.write(chunk)
-                hasher.update(chunk)
-                yield len(chunk)
-            if written < file.bytes:
-                raise DigestMismatch(f"{file.path} ends after {written} of {file.bytes} bytes.")
-            if hasher.hexdigest() != file.sha256:
-                raise DigestMismatch(f"{file.path} does not have the SHA-256 of its manifest.")
-            target.flush()
-            os.fsync(target.fileno())
-
-    def _stream(self, key: str) -> Iterator[bytes]:
-        """Yield an object's bytes; a cut stream goes on where it stopped, a few times."""
-        offset = 0
-        for attempt in range(1, _STREAM_ATTEMPTS + 1):
-            try:
-                for chunk in self._store.stream(key, offset=offset):
-                    offset += len(chunk)
-                    yield chunk
-            except ObjectStoreUnreachable:
-                if attempt == _STREAM_ATTEMPTS:
-                    raise
-            else:
-                return
+    def _fetch_file(
+        self, model: str, file: ManifestFile, directory: int, progress: Callable[[int], None]
+    ) -> None:
+        """Write one file under its SHA-256; `progress` gets how many of its bytes are there and hashed."""
+        with _open_partial(directory, file.sha256) as descriptor:
+            partial = _PartialFile(file, descriptor, progress)
+            partial.hash_existing()
+            reader = RangeReader(
+                store=self._store,
+                key=blob_key(model, file.sha256),
+                offset=partial.written,
+                # One more than there should be, so that a longer object is seen.
+                end=file.bytes + 1,
+                limits=self._limits,
+            )
+            with reader, ThreadPoolExecutor(1, "download-writer") as writer:
+                for part in reader.parts(partial.report):
+                    partial.append(part, writer)
+            partial.finish()
 
 
-def _create(directory: int, name: str) -> BinaryIO:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    return os.fdopen(os.open(name, flags, 0o444, dir_fd=directory), "wb")
+@dataclass(frozen=True)
+class _Offset:
+    """Turns what is done of one file into what is done of them all."""
+
+    progress: Progress
+    before: int
+    total: int
+
+    def __call__(self, done: int) -> None:
+        self.progress(self.before + done, self.total)
+
+
+class _PartialFile:
+    """A file on its way to the disk, hashed in the order of its bytes."""
+
+    def __init__(self, file: ManifestFile, descriptor: int, progress: Callable[[int], None]) -> None:
+        self.written = 0
+        self._file = file
+        self._descriptor = descriptor
+        self._progress = progress
+        self._hasher = hashlib.sha256()
+
+    def report(self) -> None:
+        """Tell how far it is."""
+        self._progress(self.written)
+
+    def hash_existing(self) -> None:
+        """Take over what an earlier attempt wrote."""
+        if os.fstat(self._descriptor).st_size > self._file.bytes:
+            os.ftruncate(self._descriptor, 0)
+        while piece := os.read(self._descriptor, _PIECE_BYTES):
+            self._hasher.update(piece)
+            self.written += len(piece)
+            self.report()
+
+    def append(self, part: memoryview, writer: ThreadPoolExecutor) -> None:
+        """Write and hash the next bytes. Raises `DigestMismatch` when there are too many."""
+        if self.written + len(part) > self._file.bytes:
+            raise DigestMismatch(
+                f"{self._file.path} is longer than the {self._file.bytes} bytes of its manifest."
+            )
+        # Both let the interpreter go, so that the slower of them alone counts.
+        writing = writer.submit(_write_all, self._descriptor, part)
+        self._hasher.update(part)
+        writing.result()
+        self.written += len(part)
+        self.report()
+
+    def finish(self) -> None:
+        """Make it durable. Raises `DigestMismatch` unless it is what the manifest says."""
+        if self.written < self._file.bytes:
+            raise DigestMismatch(f"{self._file.path} ends after {self.written} of {self._file.bytes} bytes.")
+        if self._hasher.hexdigest() != self._file.sha256:
+            raise DigestMismatch(f"{self._file.path} does not have the SHA-256 of its manifest.")
+        os.fchmod(self._descriptor, 0o444)
+        os.fsync(self._descriptor)
+
+
+@contextmanager
+def _open_partial(directory: int, name: str) -> Iterator[int]:
+    """Open a new file, or what an earlier attempt wrote of it; yields its descriptor."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    descriptor = os.open(name, flags, 0o600, dir_fd=directory)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, content: memoryview) -> None:
+    while content:
+        content = content[os.write(descriptor, content) :]
 
 
 def _write_durably(directory: int, name: str, content: bytes) -> None:
-    with _create(directory, name) as target:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    with os.fdopen(os.open(name, flags, 0o444, dir_fd=directory), "wb") as target:
         target.write(content)
         target.flush()
         os.fsync(target.fileno())

@@ -25,6 +25,7 @@ from runtime.memory_use import memory_use
 from runtime.model_loader import dispose
 from runtime.pause import PauseGate
 from runtime.process_metrics import ProcessMetrics
+from runtime.range_reader import FetchLimits
 from runtime.reconciler import Reconciler
 from runtime.registry_client import Reporter, TargetReader, TargetWatch
 from runtime.rollout_metrics import RolloutMetrics
@@ -239,7 +240,11 @@ class Instance:
 
     def _create_reconciler(self, store: ObjectStore) -> Reconciler:
         settings = self.settings
-        downloader = Downloader(store=store, max_artifact_bytes=settings.max_artifact_bytes)
+        downloader = Downloader(
+            store=store,
+            max_artifact_bytes=settings.max_artifact_bytes,
+            limits=FetchLimits(least_rate=settings.fetch_least_rate, patience=settings.fetch_patience),
+        )
         cache = ArtifactCache(root=settings.cache_dir, downloader=downloader)
         cache.sweep()
         self._cache = cache

@@ -46,7 +46,8 @@ class RuntimeSettings(BaseSettings):
     has not turned for `stall_limit` does it ask for a restart. `start_wait` is how long a starting instance
     waits for the registry before it is ready with its last trusted artifact. `session_deadline` is how
     long a streaming session may go on after its generation was replaced. `pause_limit` bounds how long
-    requests wait for an in-place swap. The replaced model stays in host memory if it has at most
+    requests wait for an in-place swap. A download with fewer than `fetch_least_rate` bytes per second
+    for `fetch_patience` stops, and goes on later. The replaced model stays in host memory if it has at most
     `standby_bytes`. `artifact_keys` and `release_keys` are the accepted public keys (PEM, several one after
     the other), given here or in the files; only with `insecure_unsigned`, which is for development, nothing
     needs a signature.
@@ -81,6 +82,8 @@ class RuntimeSettings(BaseSettings):
     cache_dir: Path = Path("/var/lib/weightshift/cache")
     cache_keep: int = Field(default=3, ge=2)
     max_artifact_bytes: int = Field(default=1 << 37, gt=0)
+    fetch_least_rate: int = Field(default=64 << 10, ge=0)
+    fetch_patience: float = Field(default=20.0, gt=0)
     artifact_keys: str = ""
     artifact_keys_file: Path | None = None
     release_keys: str = ""

@@ -59,8 +59,13 @@ class ObjectStore(Protocol):
         Raises `DigestMismatch` when the content is not `sha256`, and then stores nothing.
         """
 
-    def stream(self, key: str, *, chunk_bytes: int = 1 << 20, offset: int = 0) -> Iterator[bytes]:
-        """Yield an object's bytes from `offset`. Raises `UnknownArtifact` when there is none."""
+    def stream(
+        self, key: str, *, chunk_bytes: int = 1 << 20, offset: int = 0, length: int | None = None
+    ) -> Iterator[bytes]:
+        """Yield an object's bytes from `offset`, at most `length` of them; fewer when it ends earlier.
+
+        Raises `UnknownArtifact` when there is none.
+        """
 
 
 def read_object(store: ObjectStore, key: str, *, sha256: str, max_bytes: int) -> bytes:

@@ -46,7 +46,9 @@ class FileObjectStore:
         if not self.exists(key):
             self._write(key, _chunks(path, progress), sha256=sha256)
 
-    def stream(self, key: str, *, chunk_bytes: int = _CHUNK_BYTES, offset: int = 0) -> Iterator[bytes]:
+    def stream(
+        self, key: str, *, chunk_bytes: int = _CHUNK_BYTES, offset: int = 0, length: int | None = None
+    ) -> Iterator[bytes]:
         """Yield an object's bytes from `offset`. Raises `UnknownArtifact` when there is none."""
         with _reachable():
             try:
@@ -55,7 +57,9 @@ class FileObjectStore:
                 raise UnknownArtifact(f"The store holds no {key}; push the artifact again.") from error
             with file:
                 file.seek(offset)
-                while chunk := file.read(chunk_bytes):
+                left = os.fstat(file.fileno()).st_size if length is None else length
+                while left > 0 and (chunk := file.read(min(chunk_bytes, left))):
+                    left -= len(chunk)
                     yield chunk
 
     def _path(self, key: str) -> Path:

@@ -99,12 +99,15 @@ class S3ObjectStore:
             self.put_bytes(key, content)
             report(len(content))
 
-    def stream(self, key: str, *, chunk_bytes: int = 1 << 20, offset: int = 0) -> Iterator[bytes]:
+    def stream(
+        self, key: str, *, chunk_bytes: int = 1 << 20, offset: int = 0, length: int | None = None
+    ) -> Iterator[bytes]:
         """Yield an object's bytes from `offset`. Raises `UnknownArtifact` when there is none."""
+        last = "" if length is None else str(offset + length - 1)
         with _reachable():
             try:
                 answer = self._client.get_object(
-                    Bucket=self._bucket, Key=self._key(key), Range=f"bytes={offset}-"
+                    Bucket=self._bucket, Key=self._key(key), Range=f"bytes={offset}-{last}"
                 )
             except ClientError as error:
                 if error_code(error) in _MISSING:
@@ -115,6 +118,7 @@ class S3ObjectStore:
             with closing(answer["Body"]) as body:
                 if answer.get("ContentEncoding") not in (None, "", "identity", "aws-chunked"):
                     raise UnsafeArtifact(f"{key} is stored with a content encoding; push it again as it is.")
+                _check_range(answer.get("ContentRange", ""), offset)
                 yield from body.iter_chunks(chunk_bytes)
 
     def _key(self, key: str) -> str:
@@ -136,6 +140,12 @@ class S3ObjectStore:
             except ClientError as error:
                 if not (is_upload_gone(error) and self.exists(key)):
                     raise
+
+
+def _check_range(content_range: str, offset: int) -> None:
+    """Refuse what a service sends that ignores ranges: everything, from the start."""
+    if offset > 0 and not content_range.startswith(f"bytes {offset}-"):
+        raise ObjectStoreUnreachable("The object store ignores byte ranges; use one that serves them.")
 
 
 def _check(key: str, actual: str, expected: str | None) -> None:

@@ -132,6 +132,16 @@ def test_a_stream_starts_where_it_is_told_to(store: ObjectStore) -> None:
     assert list(store.stream("models/x", offset=300_000)) == []
 
 
+def test_a_range_ends_where_it_is_told_to_or_with_the_object(store: ObjectStore) -> None:
+    content = os.urandom(300_000)
+    store.put_bytes("models/x", content)
+    middle = list(store.stream("models/x", chunk_bytes=65_536, offset=100_000, length=150_001))
+    assert b"".join(middle) == content[100_000:250_001]
+    assert b"".join(store.stream("models/x", offset=299_999, length=1)) == content[-1:]
+    assert b"".join(store.stream("models/x", offset=299_999, length=9)) == content[-1:]
+    assert list(store.stream("models/x", offset=300_000, length=9)) == []
+
+
 def test_an_empty_object_is_an_object(store: ObjectStore, tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     store.put_file("models/empty", tmp_path / "empty", sha256=hashlib.sha256().hexdigest())

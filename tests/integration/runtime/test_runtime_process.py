@@ -7,16 +7,19 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from weightshift.contracts.instance import CandidatePhase
 
 DEADLINE = 30.0
 
 
+@pytest.mark.parametrize(("mode", "pauses"), [("double-buffer", 0), ("in-place", 2)])
 async def test_a_swap_under_load_fails_no_request_and_mixes_no_weights(
-    bench: Any, control: Any, tmp_path: Path
+    bench: Any, control: Any, tmp_path: Path, mode: str, pauses: int
 ) -> None:
     first = await control.publish("v41")
-    async with bench.running(control, tmp_path) as runtime:
+    async with bench.running(control, tmp_path, SWAP_MODE=mode) as runtime:
         await bench.until(runtime.is_ready)
         async with runtime.traffic().running() as traffic:
             await bench.until(lambda: traffic.artifacts["v41"] > 100)
@@ -27,6 +30,10 @@ async def test_a_swap_under_load_fails_no_request_and_mixes_no_weights(
         assert traffic.problems == []
         assert (first.revision, second.revision, back.revision) == (1, 2, 3)
         exposition = (await runtime.admin.get("/metrics")).text
+        tiers = (await runtime.admin.get("/admin/status")).json()["tiers"].values()
+    assert sorted(tier["place"] for tier in tiers) == ["device", "host"]
+    assert all(tier["seconds"] < 1 for tier in tiers)
+    assert re.search(rf"admission_pause_seconds_count\{{.*\}} {pauses}\.0", exposition)
     answered = re.findall(r'requests_total\{artifact="(v4\d)",code="(\d+)".*\} (\d+)\.0', exposition)
     counted = Counter[str]()
     for artifact, code, count in answered:

@@ -56,12 +56,14 @@ class DictStore:
     def put_file(self, key: str, path: Path, *, progress: Callable[[int], None] | None = None) -> None:
         self.put_bytes(key, path.read_bytes())
 
-    def stream(self, key: str, *, chunk_bytes: int = 1 << 20, offset: int = 0) -> Iterator[bytes]:
+    def stream(
+        self, key: str, *, chunk_bytes: int = 1 << 20, offset: int = 0, length: int | None = None
+    ) -> Iterator[bytes]:
         self.read.append(key)
         if key not in self.objects:
             raise UnknownArtifact
-        content = self.objects[key]
-        for start in range(offset, len(content), 512):
+        content = self.objects[key][offset:][:length]
+        for start in range(0, len(content), 512):
             yield content[start : start + 512]
 
 

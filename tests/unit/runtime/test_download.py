@@ -33,7 +33,9 @@ def test_an_endless_object_is_cut_off_at_its_size(download: Download, store: Any
     served = 0
 
     class Endless(type(store)):  # type: ignore[misc]
-        def stream(self, key: str, *, chunk_bytes: int = 1 << 20, offset: int = 0) -> Iterator[bytes]:
+        def stream(
+            self, key: str, *, chunk_bytes: int = 1 << 20, offset: int = 0, length: int | None = None
+        ) -> Iterator[bytes]:
             nonlocal served
             if "manifests" in key:
                 yield from store.stream(key)
@@ -60,8 +62,10 @@ def test_a_cut_stream_goes_on_where_it_stopped(download: Download, store: Any, a
     offsets: list[int] = []
 
     class Cutting(type(store)):  # type: ignore[misc]
-        def stream(self, key: str, *, chunk_bytes: int = 1 << 20, offset: int = 0) -> Iterator[bytes]:
-            chunks = store.stream(key, offset=offset)
+        def stream(
+            self, key: str, *, chunk_bytes: int = 1 << 20, offset: int = 0, length: int | None = None
+        ) -> Iterator[bytes]:
+            chunks = store.stream(key, offset=offset, length=length)
             yield next(chunks)
             if manifest.files[WEIGHTS].sha256 in key and len(offsets) < 2:
                 offsets.append(offset)
@@ -78,7 +82,9 @@ def test_a_store_that_stays_away_is_reported_as_such(
     manifest = artifacts.push()
 
     class Away(type(store)):  # type: ignore[misc]
-        def stream(self, key: str, *, chunk_bytes: int = 1 << 20, offset: int = 0) -> Iterator[bytes]:
+        def stream(
+            self, key: str, *, chunk_bytes: int = 1 << 20, offset: int = 0, length: int | None = None
+        ) -> Iterator[bytes]:
             if "blobs" in key:
                 raise ObjectStoreUnreachable
             return store.stream(key)  # type: ignore[no-any-return]

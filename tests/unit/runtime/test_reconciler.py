@@ -92,11 +92,13 @@ class GatedStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def stream(self, key: str, *, chunk_bytes: int = 1 << 20, offset: int = 0) -> Iterator[bytes]:
+    def stream(
+        self, key: str, *, chunk_bytes: int = 1 << 20, offset: int = 0, length: int | None = None
+    ) -> Iterator[bytes]:
         if self.failures > 0:
             self.failures -= 1
             raise ObjectStoreUnreachable
-        for chunk in self.inner.stream(key, offset=offset):
+        for chunk in self.inner.stream(key, offset=offset, length=length):
             if key == self.slow_key:
                 self.entered.set()
                 assert self.gate.wait(DEADLINE)

@@ -122,8 +122,10 @@ class GatedStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def stream(self, key: str, *, chunk_bytes: int = 1 << 20, offset: int = 0) -> Iterator[bytes]:
-        for chunk in self._inner.stream(key, offset=offset):
+    def stream(
+        self, key: str, *, chunk_bytes: int = 1 << 20, offset: int = 0, length: int | None = None
+    ) -> Iterator[bytes]:
+        for chunk in self._inner.stream(key, offset=offset, length=length):
             if key == self._slow_key:
                 self.entered.set()
                 assert self.gate.wait(DEADLINE)
