@@ -245,3 +245,22 @@ async def test_another_service_is_unknown(envoy: RunningEnvoy) -> None:
     with pytest.raises(UnknownService, match="other"):
         await mesh.read(Service(model="other", environment="test"))
     await mesh.aclose()
+
+
+def edit_route_file(directory: Path) -> None:
+    """Give the canary 90 % the way somebody would who knows nothing of fences."""
+    (path,) = directory.rglob("route.json")
+    edited = path.with_suffix(".edited")
+    text = path.read_text().replace('"weight": 95', '"weight": 10')
+    edited.write_text(text.replace('"weight": 5', '"weight": 90'))
+    edited.replace(path)
+
+
+async def test_an_edited_route_file_is_noticed_and_overridden(envoy: RunningEnvoy, tmp_path: Path) -> None:
+    mesh = adapter(envoy)
+    first = await apply(mesh, TrafficSplit.with_canary(5), fence(1))
+    edit_route_file(tmp_path)
+    with pytest.raises(MeshDrift, match="10/90"):
+        await mesh.write(SERVICE, TrafficSplit.with_canary(25), fence(2), expected=first)
+    assert (await apply(mesh, TrafficSplit.with_canary(0), fence(3))).split == TrafficSplit.with_canary(0)
+    await mesh.aclose()
