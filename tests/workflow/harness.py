@@ -222,6 +222,8 @@ class Harness:
                 task_queue=self.queue,
                 workflows=[ReleaseWorkflow],
                 max_cached_workflows=self.cached_workflows,
+                # A cancellation reaches an activity with a heartbeat, and time is not skipped before.
+                max_heartbeat_throttle_interval=timedelta(milliseconds=50),
                 activities=[
                     admission.admit,
                     ApprovalActivities(registry=self.registry).check,
