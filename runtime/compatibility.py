@@ -1,5 +1,6 @@
 """What this runtime build is, and whether an artifact's requirements allow it."""
 
+import re
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -11,6 +12,7 @@ from weightshift.contracts.manifest import Requirements
 from weightshift.errors import IncompatibleModel
 
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
+_DRIVER_VERSION = re.compile(r"Kernel Module(?:\s+for\s+\S+)?\s+(\d+(?:\.\d+)+)")
 
 
 @cache
@@ -44,7 +46,7 @@ def _check(name: str, wanted: str, found: str | None) -> None:
 
 def _driver_version() -> str | None:
     try:
-        words = _DRIVER_FILE.read_text(encoding="utf-8").partition("Kernel Module")[2].split()
+        found = _DRIVER_VERSION.search(_DRIVER_FILE.read_text(encoding="utf-8"))
     except OSError:
         return None
-    return words[0] if words else None
+    return found[1] if found else None
