@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from weightshift.contracts.base import Duration, Message, Name
+from weightshift.contracts.base import Duration, Identifier, Message, Name, Text
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.manifest import ArtifactRecord
 
@@ -45,11 +45,11 @@ class ApprovalRequest(Message):
     """
 
     service: Service
-    release_id: str = Field(min_length=1, max_length=200)
+    release_id: Identifier
     artifact_id: Name
     lifetime: ApprovalLifetime = timedelta(days=1)
-    operation_id: str = Field(min_length=1, max_length=200)
-    reason: str = Field(default="", max_length=1_000)
+    operation_id: Identifier
+    reason: Text = ""
 
 
 class Approval(Message):

@@ -48,14 +48,39 @@ PositiveDuration = Annotated[
 """A `Duration` longer than nothing."""
 
 
-def _printable(value: str) -> str:
-    if clean_text(value) != value:
+def printable(value: str) -> str:
+    """Return the text. Raises `ValueError` for characters that a database or a terminal chokes on."""
+    if clean_text(value, longest=len(value)) != value:
         raise ValueError("holds control characters")
     return value
 
 
-Text = Annotated[str, StringConstraints(max_length=1_000), AfterValidator(_printable)]
+Text = Annotated[str, StringConstraints(max_length=1_000), AfterValidator(printable)]
 """Free text by people: at most 1,000 characters, none of which a database or a terminal chokes on."""
+
+
+def _one_line(value: str) -> str:
+    if "\n" in printable(value) or "\t" in value:
+        raise ValueError("holds more than one line")
+    return value
+
+
+Identifier = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_one_line)]
+"""An id or a person's name as somebody else chose it: one printable line of 1 to 200 characters."""
+
+
+def _cleaned(value: object) -> object:
+    return clean_text(value) if isinstance(value, str) else value
+
+
+ReportedText = Annotated[str, BeforeValidator(_cleaned)]
+"""Text by a program about itself, cleaned and never refused: a report counts whatever its wording."""
+
+Count = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
+"""A number that JSON and the database both hold exactly."""
+
+Measure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""A finite amount of something."""
 
 
 def clean_text(value: str, *, longest: int = 1_000) -> str:

@@ -1,12 +1,23 @@
 """What a release leaves behind: one row per step, in the audit chain."""
 
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
-from pydantic import AwareDatetime, Field
+from pydantic import AfterValidator, AwareDatetime, Field
 
-from weightshift.contracts.base import Message, Name
+from weightshift.contracts.base import Count, Identifier, Message, Name
 from weightshift.contracts.identity import Service
+
+
+def _in_utc(moment: datetime) -> datetime:
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("lies outside the years 1 to 9999 in UTC") from None
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(_in_utc)]
+"""A point in time that every time zone can tell; kept in UTC."""
 
 
 class Evidence(Message):
@@ -42,11 +53,11 @@ class AuditQuery(Message):
 
     environment: Name
     model: Name | None = None
-    release_id: str | None = None
-    operator: str | None = None
-    since: AwareDatetime | None = None
-    until: AwareDatetime | None = None
-    after: int = Field(default=0, ge=0)
+    release_id: Identifier | None = None
+    operator: Identifier | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+    after: Count = 0
     limit: int = Field(default=500, ge=1, le=1_000)
 
 

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from weightshift.contracts.base import Message, Name
+from weightshift.contracts.base import Count, Measure, Message, Name, ReportedText
 from weightshift.contracts.identity import Cohort, Service
 
 
@@ -27,8 +27,8 @@ _PHASE_ORDER = list(CandidatePhase)
 class InstanceError(Message):
     """Why a candidate failed. `permanent` errors are not retried until the target changes."""
 
-    type: str
-    message: str
+    type: ReportedText
+    message: ReportedText
     phase: CandidatePhase
     permanent: bool
 
@@ -36,14 +36,14 @@ class InstanceError(Message):
 class CandidateProgress(Message):
     """How far an instance is with one target. Durations in seconds, sizes in bytes."""
 
-    revision: int
+    revision: Count
     artifact_id: Name
     phase: CandidatePhase
-    attempt: int = 1
-    bytes_total: int = 0
-    bytes_done: int = 0
-    phase_seconds: dict[str, float] = Field(default_factory=dict)
-    peak_memory_bytes: int | None = None
+    attempt: Count = 1
+    bytes_total: Count = 0
+    bytes_done: Count = 0
+    phase_seconds: dict[ReportedText, Measure] = Field(default_factory=dict)
+    peak_memory_bytes: Count | None = None
     error: InstanceError | None = None
 
     def has_passed(self, phase: CandidatePhase) -> bool:
@@ -56,11 +56,11 @@ class CandidateProgress(Message):
 class LoadedGeneration(Message):
     """The generation an instance serves: loaded, verified and dry-run."""
 
-    revision: int
+    revision: Count
     artifact_id: Name
-    manifest_sha256: str
-    feature_schema: str
-    generation: int
+    manifest_sha256: ReportedText
+    feature_schema: ReportedText
+    generation: Count
 
 
 class InstanceReport(Message):
@@ -73,19 +73,19 @@ class InstanceReport(Message):
     """
 
     instance_id: Name
-    boot_id: str
+    boot_id: ReportedText
     service: Service
     cohort: Cohort
-    desired_revision: int = 0
+    desired_revision: Count = 0
     actual: LoadedGeneration | None = None
     candidate: CandidateProgress | None = None
     ready: bool = False
     draining: bool = False
-    runtime_build: str = ""
-    servable_capacity: float = 1.0
-    feature_schema: str = ""
-    memory_used_bytes: int | None = None
-    memory_limit_bytes: int | None = None
+    runtime_build: ReportedText = ""
+    servable_capacity: Measure = 1.0
+    feature_schema: ReportedText = ""
+    memory_used_bytes: Count | None = None
+    memory_limit_bytes: Count | None = None
     insecure_unsigned: bool = False
 
 

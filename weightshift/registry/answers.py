@@ -1,12 +1,13 @@
 """The lists that the HTTP service answers with, and what may follow a path's question mark."""
 
 from datetime import timedelta
+from typing import Annotated
 
-from pydantic import AwareDatetime, Field
+from pydantic import AfterValidator, Field
 
 from weightshift.contracts.approval import ApprovalLifetime
-from weightshift.contracts.base import Document, Message, Name
-from weightshift.contracts.evidence import AuditQuery, AuditRow
+from weightshift.contracts.base import Count, Digest, Document, Identifier, Message, Name, Text, printable
+from weightshift.contracts.evidence import AuditQuery, AuditRow, Moment
 from weightshift.contracts.instance import InstanceState
 from weightshift.contracts.manifest import ArtifactRecord
 from weightshift.contracts.release import ReleaseRecord
@@ -45,20 +46,35 @@ class AuditRows(Message):
     rows: tuple[AuditRow, ...]
 
 
+class Registration(Message):
+    """What a client says of an artifact; everything else in its record is the registry's to say."""
+
+    model: Name
+    artifact_id: Name
+    manifest_uri: Annotated[str, Field(max_length=4_096), AfterValidator(printable)]
+    manifest_sha256: Digest
+    feature_schema: Name
+    signature_sha256: Digest | None = None
+
+    def record(self) -> ArtifactRecord:
+        """Return the record to be stored."""
+        return ArtifactRecord.model_validate(self.model_dump())
+
+
 class Reason(Document):
     """Why somebody decided something."""
 
-    reason: str = Field(min_length=1, max_length=1_000)
+    reason: Text = Field(min_length=1)
 
 
 class ReleaseApproval(Document):
     """Which release somebody approves; `operation_id` makes a repeat return the first approval."""
 
-    release_id: str = Field(min_length=1, max_length=200)
+    release_id: Identifier
     artifact_id: Name
     lifetime: ApprovalLifetime = timedelta(days=1)
-    operation_id: str = Field(min_length=1, max_length=200)
-    reason: str = Field(default="", max_length=1_000)
+    operation_id: Identifier
+    reason: Text = ""
 
 
 class Wait(Document):
@@ -70,11 +86,11 @@ class Wait(Document):
 class AuditFilters(Document):
     """Which rows of a chain to read: the first `limit` after sequence `after` that match everything."""
 
-    release: str | None = None
-    operator: str | None = None
-    since: AwareDatetime | None = None
-    until: AwareDatetime | None = None
-    after: int = Field(default=0, ge=0)
+    release: Identifier | None = None
+    operator: Identifier | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+    after: Count = 0
     limit: int = Field(default=500, ge=1, le=1_000)
 
     @classmethod

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from weightshift.contracts.approval import RejectedArtifact
 from weightshift.contracts.manifest import ArtifactRecord
-from weightshift.registry.answers import ArtifactList, Reason
+from weightshift.registry.answers import ArtifactList, Reason, Registration
 from weightshift.registry.base import Registry
 from weightshift.registry.endpoint import Call, Endpoint, answer
 from weightshift.registry.tokens import Role
@@ -23,6 +23,9 @@ class ArtifactRoutes:
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return the routes."""
+        return (*self._registration(), *self._decisions())
+
+    def _registration(self) -> tuple[Endpoint, ...]:
         return (
             Endpoint(
                 method="POST",
@@ -30,7 +33,7 @@ class ArtifactRoutes:
                 summary="Register an artifact as pending",
                 roles=_OPERATOR,
                 handle=self._register,
-                body=ArtifactRecord,
+                body=Registration,
                 answer=ArtifactRecord,
             ),
             Endpoint(
@@ -49,6 +52,10 @@ class ArtifactRoutes:
                 handle=self._read_artifact,
                 answer=ArtifactRecord,
             ),
+        )
+
+    def _decisions(self) -> tuple[Endpoint, ...]:
+        return (
             Endpoint(
                 method="POST",
                 path=f"{_ARTIFACT}/approve",
@@ -69,7 +76,7 @@ class ArtifactRoutes:
         )
 
     async def _register(self, call: Call) -> Response:
-        record: ArtifactRecord = call.body
+        record = call.body.record()
         call.grant.check(model=record.model)
         return answer(await self.registry.register_artifact(record, operator=call.grant.subject))
 

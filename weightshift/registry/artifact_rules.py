@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from ulid import ULID
+
 from weightshift.contracts.approval import ApprovalPolicy, ArtifactUse, RejectedArtifact
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.instance import InstanceReport
@@ -101,7 +103,10 @@ def registration_entry(record: ArtifactRecord) -> Entry:
 
 def signature_entry(record: ArtifactRecord, *, previous: str | None, operator: str) -> Entry:
     """Return the audit entry of an artifact that was signed again, with another key."""
-    return _entry(record, "signed", operator=operator, detail=f":{previous}:{record.signature_sha256}")
+    # Never the same twice: a signature may come back after another one.
+    return _entry(
+        record, "signed", operator=operator, detail=f":{previous}:{record.signature_sha256}:{ULID()}"
+    )
 
 
 def approval_entry(record: ArtifactRecord, *, operator: str) -> Entry:

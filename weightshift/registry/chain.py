@@ -3,17 +3,18 @@
 import hashlib
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import rfc8785
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from ulid import ULID
 
-from weightshift.contracts.base import Message
+from weightshift.contracts.base import Message, ReportedText, clean_text
 from weightshift.contracts.evidence import AuditHead, AuditQuery, AuditRow, Evidence, Refusal
 from weightshift.contracts.identity import Service
 from weightshift.errors import InvalidInput
 
+LONGEST_SUMMARY = 4_000
 FIRST_PREVIOUS_HASH = "0" * 64
 """What the first row of a chain names as its predecessor."""
 
@@ -28,14 +29,19 @@ REFUSAL_MODEL = "registry"
 """What refused requests are filed under in their chain."""
 
 
+def _cleaned_summary(value: object) -> object:
+    """Keep what a database takes: a step must not be lost for an odd character in what it says."""
+    return clean_text(value, longest=LONGEST_SUMMARY) if isinstance(value, str) else value
+
+
 class Entry(Message):
     """What is to be recorded; the chain adds sequence, time and hashes."""
 
     service: Service
     operation_id: str
     step: str
-    operator: str
-    summary: str
+    operator: ReportedText
+    summary: Annotated[str, BeforeValidator(_cleaned_summary)]
     release_id: str | None = None
     data: dict[str, Any] = Field(default_factory=dict)
 

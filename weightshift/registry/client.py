@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import re
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -17,19 +18,21 @@ from weightshift.contracts.manifest import ArtifactRecord
 from weightshift.contracts.release import ReleaseRecord
 from weightshift.contracts.target import Target, Targets
 from weightshift.contracts.wave import WaveGrant
-from weightshift.errors import RegistryUnreachable, WeightshiftError
+from weightshift.errors import RegistryUnreachable, Unauthorised, WeightshiftError
 from weightshift.registry.answers import (
     ArtifactList,
     AuditFilters,
     AuditRows,
     GrantList,
     InstanceList,
+    Registration,
     ReleaseList,
 )
 from weightshift.registry.pages import read_all
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
+_TOKEN = re.compile(r"[!-~]+")
 _ERRORS = {
     name: kind
     for name, kind in inspect.getmembers(errors, inspect.isclass)
@@ -48,9 +51,11 @@ class RegistryClient:
         self, *, url: str, token: str, timeout: float = 5.0, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
         self._timeout = timeout
+        # No header takes anything else, and no token that was ever issued has it.
+        self._has_token = _TOKEN.fullmatch(token) is not None
         self._http = httpx.AsyncClient(
             base_url=url,
-            headers={"authorization": f"Bearer {token}"},
+            headers={"authorization": f"Bearer {token}"} if self._has_token else {},
             timeout=timeout,
             transport=transport,
             # A proxy from the environment would see the token.
@@ -109,7 +114,8 @@ class RegistryClient:
 
     async def register_artifact(self, record: ArtifactRecord) -> ArtifactRecord:
         """Register an artifact as pending; a repeat is a no-op. Raises `ArtifactConflict`."""
-        return await self._post_artifact("/v1/artifacts", record.model_dump(mode="json"))
+        body = record.model_dump(mode="json", include=set(Registration.model_fields))
+        return await self._post_artifact("/v1/artifacts", body)
 
     async def approve_artifact(self, model: str, artifact_id: str) -> ArtifactRecord:
         """Approve an artifact, which is ready once enough people did.
@@ -175,6 +181,11 @@ class RegistryClient:
         return _parse(ArtifactRecord, _checked(await self._request("POST", path, json=body)))
 
     async def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        if not self._has_token:
+            raise Unauthorised(
+                "The registry's token is not set, or no token at all; put one that `weightshift token issue` "
+                "printed into WEIGHTSHIFT_REGISTRY_TOKEN (a runtime's: WEIGHTSHIFT_RUNTIME_REGISTRY_TOKEN)."
+            )
         try:
             # httpx bounds each read; this bounds the whole, a registry that dribbles included.
             async with asyncio.timeout(options.get("timeout", self._timeout)):

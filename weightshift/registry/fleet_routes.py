@@ -16,6 +16,7 @@ from weightshift.registry.endpoint import SERVICE_PATH, Call, Endpoint, answer
 from weightshift.registry.tokens import Role
 from weightshift.registry.watch import SharedReads, TargetBell, await_target
 
+_LONGEST_REVISION = 18
 _BOTH = (Role.OPERATOR, Role.RUNTIME)
 
 
@@ -30,6 +31,9 @@ class FleetRoutes:
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return the routes."""
+        return (*self._targets(), *self._instances())
+
+    def _targets(self) -> tuple[Endpoint, ...]:
         return (
             Endpoint(
                 method="GET",
@@ -57,6 +61,10 @@ class FleetRoutes:
                 handle=self._read_grants,
                 answer=GrantList,
             ),
+        )
+
+    def _instances(self) -> tuple[Endpoint, ...]:
+        return (
             Endpoint(
                 method="GET",
                 path=f"/v1/instances/{SERVICE_PATH}",
@@ -117,6 +125,6 @@ def _known_revision(request: Request) -> int | None:
     if tag is None:
         return None
     digits = tag.strip().strip('"')
-    if not (digits.isascii() and digits.isdigit()):
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _LONGEST_REVISION):
         raise InvalidInput('If-None-Match is not a quoted revision; send for example "42".')
     return int(digits)

@@ -120,15 +120,21 @@ class Guard:
 
 
 def _bounded(scope: Scope, receive: Receive) -> Receive:
-    """Count the body's bytes as they arrive, and believe a declared length that is too large."""
+    """Count the body's bytes as they arrive, and believe a declared length that is too large.
+
+    The server discards what is left of a refused body, so that its client gets to read the answer.
+    """
     declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
     received = 0
 
     async def bounded_receive() -> Message:
         nonlocal received
+        # Before anything is read: reading invites a client that asked first (Expect) to send it all.
+        if declared.isdigit() and int(declared) > BODY_LIMIT:
+            raise BodyTooLarge
         message = await receive()
         received += len(message.get("body", b""))
-        if received > BODY_LIMIT or (declared.isdigit() and int(declared) > BODY_LIMIT):
+        if received > BODY_LIMIT:
             raise BodyTooLarge
         return message
 

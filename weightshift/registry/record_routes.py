@@ -23,6 +23,9 @@ class RecordRoutes:
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return the routes."""
+        return (*self._releases(), *self._chains())
+
+    def _releases(self) -> tuple[Endpoint, ...]:
         return (
             Endpoint(
                 method="GET",
@@ -49,6 +52,10 @@ class RecordRoutes:
                 handle=self._read_approval,
                 answer=Approval,
             ),
+        )
+
+    def _chains(self) -> tuple[Endpoint, ...]:
+        return (
             Endpoint(
                 method="GET",
                 path=f"/v1/audit/{SERVICE_PATH}",

@@ -1,5 +1,6 @@
 """What the registry decides about targets and releases. Pure; shared by every store."""
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -7,6 +8,7 @@ from ulid import ULID
 
 from weightshift.artifacts.release_authorisation import ReleaseAuthoriser
 from weightshift.contracts.approval import Approval, ApprovalRequest
+from weightshift.contracts.base import clean_text
 from weightshift.contracts.evidence import AuditRow
 from weightshift.contracts.health import Incident
 from weightshift.contracts.identity import Fence
@@ -24,6 +26,8 @@ from weightshift.errors import (
 )
 from weightshift.registry.chain import Entry
 
+# A ULID, which is what `next_approval` makes.
+_APPROVAL_ID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 _INCIDENTS = {
     RevisionConflict: Incident.PUBLISH_CONFLICT,
     StaleFence: Incident.STALE_FENCE,
@@ -32,8 +36,16 @@ _INCIDENTS = {
 
 
 def incident_of(error: Conflict) -> Incident | None:
-    """Return what a refused publication counts as, if an operator should hear of it."""
+    """Return what a refused command counts as, if an operator should hear of it."""
     return _INCIDENTS.get(type(error))
+
+
+def is_overtaken(fence: Fence, *, newest: Fence | None, last_epoch: int) -> bool:
+    """Whether a repeated command comes after a newer one: from a worker that was thought dead.
+
+    It is answered as the first time and changes nothing, but an operator should hear of it.
+    """
+    return fence < max(newest or fence, Fence(epoch=last_epoch, sequence=0))
 
 
 def repeated_publication(publication: Publication, recorded: AuditRow) -> Target:
@@ -228,6 +240,15 @@ def next_approval(request: ApprovalRequest, *, operator: str, now: datetime) -> 
     )
 
 
+def approval_operation(request: ApprovalRequest) -> str:
+    """Return the operation id an approval is recorded under.
+
+    The caller chose its own, and a chain has one space of ids for everybody: as it came, it could take
+    the id of another model's publication, or of a rollback, before that one does.
+    """
+    return f"approval:{request.service.model}:{request.operation_id}"
+
+
 def repeated_approval(request: ApprovalRequest, operator: str, recorded: AuditRow) -> Approval:
     """Return the first approval under an operation id. Raises `OperationConflict` for a different one."""
     if recorded.operator != operator or recorded.data.get("request") != request.model_dump(mode="json"):
@@ -237,10 +258,16 @@ def repeated_approval(request: ApprovalRequest, operator: str, recorded: AuditRo
     return Approval.model_validate(recorded.data["approval"])
 
 
+def is_approval_id(text: str) -> bool:
+    """Whether the registry could have issued an approval under this id."""
+    return _APPROVAL_ID.fullmatch(text) is not None
+
+
 def known_approval(approval: Approval | None, approval_id: str) -> Approval:
     """Return the approval. Raises `UnknownApproval` when there is none."""
     if approval is None:
-        raise UnknownApproval(f"The registry issued no approval {approval_id}; approve the release first.")
+        name = clean_text(approval_id, longest=40)
+        raise UnknownApproval(f"The registry issued no approval {name}; approve the release first.")
     return approval
 
 
@@ -248,7 +275,7 @@ def approval_entry(request: ApprovalRequest, approval: Approval) -> Entry:
     """Return the audit entry of an approval, from which a repeat is answered."""
     return Entry(
         service=request.service,
-        operation_id=request.operation_id,
+        operation_id=approval_operation(request),
         release_id=request.release_id,
         step="approve",
         operator=approval.operator,

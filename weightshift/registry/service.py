@@ -81,19 +81,7 @@ async def serve(
         lost_after=timedelta(seconds=settings.lost_after),
         mismatch_after=timedelta(seconds=service.mismatch_after),
     )
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            host=service.host,
-            port=service.port,
-            ws="none",
-            lifespan="off",
-            access_log=False,
-            server_header=False,
-            limit_concurrency=MAX_CONNECTIONS,
-            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        )
-    )
+    server = _server(app, service)
     listening = asyncio.create_task(listener.run(), name="target listener")
     try:
         await server.serve()
@@ -101,6 +89,21 @@ async def serve(
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
         await registry.close()
+
+
+def _server(app: Starlette, service: RegistryServiceSettings) -> uvicorn.Server:
+    config = uvicorn.Config(
+        app,
+        host=service.host,
+        port=service.port,
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+    return uvicorn.Server(config)
 
 
 def main() -> None:

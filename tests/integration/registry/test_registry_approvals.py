@@ -176,3 +176,21 @@ async def test_a_publication_records_its_releases_approvals_and_what_it_replaces
     assert (new.data["previous"]["revision"], new.data["previous"]["artifact_id"]) == (first.revision, "v41")
     assert (new.data["target"]["revision"], new.data["target"]["artifact_id"]) == (2, "v42")
     assert [one["approval_id"] for one in new.data["approvals"]] == [approval.approval_id]
+
+
+async def test_an_approval_takes_no_other_commands_operation_id(registry: Registry, service: Service) -> None:
+    await make_ready(registry, service, "v41")
+    other = Service(model="other", environment=service.environment)
+    publication = publication_of(service)
+    for operation_id in (publication.operation_id, "admit:R1", "complete:R1"):
+        await registry.approve_release(request_of(other, operation_id), operator="eve")
+        await registry.approve_release(request_of(service, operation_id), operator="eve")
+    assert (await registry.publish(publication)).revision == 1
+
+
+@pytest.mark.parametrize("approval_id", ["", "a\0b", "nonsense", "x" * 10_000, "\x1b[31m"])
+async def test_an_id_that_was_never_issued_is_unknown(registry: Registry, approval_id: str) -> None:
+    with pytest.raises(UnknownApproval) as caught:
+        await registry.approval(approval_id)
+    assert len(str(caught.value)) < 200
+    assert str(caught.value).isprintable()

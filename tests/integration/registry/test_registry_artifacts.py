@@ -76,3 +76,11 @@ async def test_every_step_of_an_artifact_is_audited_once(
         ("artifact-rejected", "bob"),
     ]
     assert rows[-1].summary == "leaks labels"
+
+
+async def test_a_signature_may_come_back_after_another_one(registry: Registry, service: Service) -> None:
+    for digit in ("1", "2", "1", "2", "2"):
+        record = record_of(service).model_copy(update={"signature_sha256": digit * 64})
+        assert (await registry.register_artifact(record, operator="ada")).signature_sha256 == digit * 64
+    rows = await registry.audit(Service(model=service.model, environment=ARTIFACT_ENVIRONMENT))
+    assert [row.step for row in rows] == ["artifact-registered", *["artifact-signed"] * 3]

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 
 import asyncpg
@@ -28,6 +29,7 @@ from weightshift.registry.verify import verify_chain
 class Clients:
     operator: RegistryClient
     runtime: RegistryClient
+    operator_token: str
     runtime_token: str
 
 
@@ -55,7 +57,7 @@ async def clients(url: str, database: PostgresAddress, service: Service) -> Asyn
         RegistryClient(url=url, token=operator) as first,
         RegistryClient(url=url, token=runtime) as second,
     ):
-        yield Clients(operator=first, runtime=second, runtime_token=runtime)
+        yield Clients(operator=first, runtime=second, operator_token=operator, runtime_token=runtime)
 
 
 def publication_of(service: Service, number: int) -> Publication:
@@ -164,3 +166,41 @@ async def test_a_row_changed_in_the_database_is_named_over_http(
     )
     broken = await verify_chain(clients.operator.audit_page, environment)
     assert broken == ChainBreak(sequence=2, problem="it was changed after it was written")
+
+
+def post(url: str, path: str, token: str, size: int) -> int:
+    """Send all of a body before looking at the answer, as most clients do; return the answer's status."""
+    connection = HTTPConnection(url.removeprefix("http://"), timeout=20)
+    try:
+        connection.request("POST", path, b" " * size, {"authorization": f"Bearer {token}"})
+        response = connection.getresponse()
+        assert response.read().startswith(b'{"error":')
+        return response.status
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("size", [1 << 19, 32 << 20])
+async def test_a_body_that_is_too_large_is_refused_and_not_reset(
+    url: str, clients: Clients, size: int
+) -> None:
+    for token, path, status in (
+        (clients.operator_token, "/v1/artifacts", 413),
+        (clients.runtime_token, "/v1/artifacts", 403),
+        (clients.operator_token, "/nowhere", 404),
+        ("wrong", "/v1/artifacts", 401),
+    ):
+        assert await asyncio.to_thread(post, url, path, token, size) == status
+
+
+async def test_who_asks_before_sending_sends_nothing(url: str, clients: Clients) -> None:
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = (
+        f"POST /v1/artifacts HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {clients.operator_token}\r\n"
+        f"content-length: {1 << 30}\r\nexpect: 100-continue\r\n\r\n"
+    )
+    writer.write(head.encode())
+    async with asyncio.timeout(4):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
+    writer.close()

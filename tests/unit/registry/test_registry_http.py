@@ -11,7 +11,7 @@ from weightshift.contracts.instance import InstanceReport
 from weightshift.contracts.manifest import ArtifactRecord, ArtifactState
 from weightshift.contracts.release import Admission, ReleaseRequest
 from weightshift.contracts.target import Publication, Target
-from weightshift.errors import ArtifactConflict, Conflict, RegistryUnreachable, UnknownArtifact
+from weightshift.errors import ArtifactConflict, Conflict, RegistryUnreachable, Unauthorised, UnknownArtifact
 from weightshift.registry.client import RegistryClient
 from weightshift.registry.memory import MemoryRegistry
 
@@ -147,6 +147,18 @@ async def test_a_registry_nobody_listens_for_is_unreachable(service: Service) ->
         with pytest.raises(RegistryUnreachable) as caught:
             await client.targets(service)
     assert "secret-token" not in str(caught.value)
+
+
+@pytest.mark.parametrize("token", ["", " ", "tökén", "a b", "a\nb", "\0"])
+async def test_what_cannot_be_a_token_is_not_sent(token: str, service: Service) -> None:
+    def refuse(_: httpx.Request) -> httpx.Response:
+        raise AssertionError
+
+    async with RegistryClient(
+        url="http://registry", token=token, transport=httpx.MockTransport(refuse)
+    ) as client:
+        with pytest.raises(Unauthorised, match="WEIGHTSHIFT_REGISTRY_TOKEN"):
+            await client.targets(service)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ class MemoryReleases(MemoryState):
     async def approve_release(self, request: ApprovalRequest, *, operator: str) -> Approval:
         """Record one person's approval of a release; a repeat returns the first result."""
         self._check_available()
-        if first := self._find(request.service.environment, request.operation_id):
+        if first := self._find(request.service.environment, rules.approval_operation(request)):
             return rules.repeated_approval(request, operator, first)
         approval = rules.next_approval(request, operator=operator, now=self._clock())
         self._append(rules.approval_entry(request, approval))

@@ -17,7 +17,7 @@ async def record(connection: Connection, request: ApprovalRequest, *, operator: 
     """Record one person's approval, or return the first result of a repeat. Raises `OperationConflict`."""
     service = request.service
     await audit.lock(connection, service.environment)
-    if first := await audit.find(connection, service.environment, request.operation_id):
+    if first := await audit.find(connection, service.environment, rules.approval_operation(request)):
         return rules.repeated_approval(request, operator, first)
     now: datetime = await connection.fetchval(QUERIES["now"])
     approval = rules.next_approval(request, operator=operator, now=now)
@@ -39,7 +39,8 @@ async def record(connection: Connection, request: ApprovalRequest, *, operator: 
 
 async def read(connection: Connection, approval_id: str) -> Approval:
     """Return one approval. Raises `UnknownApproval`."""
-    row = await connection.fetchrow(QUERIES["select_approval"], approval_id)
+    known = rules.is_approval_id(approval_id)
+    row = await connection.fetchrow(QUERIES["select_approval"], approval_id) if known else None
     return rules.known_approval(_approval(row) if row else None, approval_id)
 
 
