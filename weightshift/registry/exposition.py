@@ -13,7 +13,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SERVICE_LABELS = ("environment", "model")
 _INCIDENTS = {
     Incident.PUBLISH_CONFLICT: ("publish_conflicts", "Publications refused because the target had changed"),
-    Incident.STALE_FENCE: ("stale_fences", "Publications refused because a newer command was known"),
+    Incident.STALE_FENCE: ("stale_fences", "Commands that came after a newer one and changed nothing"),
     Incident.REVISION_REUSED: ("revision_reuses", "Publications refused because their revision was taken"),
     Incident.REJECTED_IN_USE: ("rejected_in_use", "Artifacts rejected while they were in use"),
 }

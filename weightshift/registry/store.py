@@ -1,6 +1,8 @@
 """The registry in PostgreSQL."""
 
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Self
 
@@ -115,13 +117,8 @@ class PostgresRegistry:
 
         Raises `ArtifactNotReady`, `RevisionConflict`, `StaleFence`, `OperationConflict`, `RevisionReused`.
         """
-        try:
-            async with self.database.transaction() as connection:
-                return await targets.publish(connection, publication, authoriser=self._authoriser)
-        except Conflict as error:
-            if incident := rules.incident_of(error):
-                await self._count(publication.service, incident)
-            raise
+        async with self._counting(publication.service), self.database.transaction() as connection:
+            return await targets.publish(connection, publication, authoriser=self._authoriser)
 
     async def admit(self, admission: Admission) -> Admitted:
         """Take the service's release lock and allocate an epoch; a repeat returns the first result.
@@ -162,16 +159,16 @@ class PostgresRegistry:
             return await approvals.read(connection, approval_id)
 
     async def grant_wave(self, request: WaveRequest) -> WaveGrant:
-        """Let some instances swap to a revision; a repeat returns the first result.
+        """Let some instances swap to a revision; a repeat returns the first result, a refusal is counted.
 
         Raises `StaleFence`, `OperationConflict`.
         """
-        async with self.database.transaction() as connection:
+        async with self._counting(request.service), self.database.transaction() as connection:
             return await waves.grant(connection, request)
 
     async def revoke_waves(self, revocation: WaveRevocation) -> None:
         """End every grant of a service; a repeat is a no-op. Raises `StaleFence`, `OperationConflict`."""
-        async with self.database.transaction() as connection:
+        async with self._counting(revocation.service), self.database.transaction() as connection:
             await waves.revoke(connection, revocation)
 
     async def wave_grants(self, service: Service) -> tuple[WaveGrant, ...]:
@@ -222,6 +219,16 @@ class PostgresRegistry:
     @property
     def _must_be_signed(self) -> bool:
         return self._authoriser is not None
+
+    @asynccontextmanager
+    async def _counting(self, service: Service) -> AsyncIterator[None]:
+        """Count a refusal that an operator should hear of, once its own transaction is over."""
+        try:
+            yield
+        except Conflict as error:
+            if incident := rules.incident_of(error):
+                await self._count(service, incident)
+            raise
 
     async def _count(self, service: Service, incident: Incident) -> None:
         try:

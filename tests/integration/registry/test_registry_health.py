@@ -4,9 +4,16 @@ from datetime import timedelta
 
 import pytest
 
-from tests.integration.registry.builders import make_ready, publication_of, report_of
+from tests.integration.registry.builders import (
+    make_ready,
+    publication_of,
+    report_of,
+    revocation_of,
+    wave_of,
+)
 from weightshift.contracts.health import CohortHealth, Incident, RegistryHealth
 from weightshift.contracts.identity import Cohort, Fence, Service
+from weightshift.contracts.wave import WaveRequest
 from weightshift.errors import RevisionConflict, StaleFence
 from weightshift.registry.base import Registry
 
@@ -48,6 +55,42 @@ async def test_a_refused_publication_is_counted_and_a_repeat_is_not(
         Incident.STALE_FENCE: 1,
     }
     assert health.services == (service,)
+
+
+async def stale_fences(registry: Registry, service: Service) -> int:
+    health = await health_of(registry, service)
+    return {one.incident: one.count for one in health.incidents}.get(Incident.STALE_FENCE, 0)
+
+
+async def test_a_repeat_that_a_newer_command_overtook_changes_nothing_and_is_counted(
+    registry: Registry, service: Service
+) -> None:
+    await make_ready(registry, service, "v41", "v42")
+    late = publication_of(service, artifact_id="v42", fence=Fence(epoch=1, sequence=1))
+    published = await registry.publish(late)
+    assert await registry.publish(late) == published
+    assert await stale_fences(registry, service) == 0, "the answer may have been lost"
+    sealed = await registry.publish(
+        publication_of(service, expected_revision=None, fence=Fence(epoch=1, sequence=2))
+    )
+    assert await registry.publish(late) == published
+    assert (await registry.targets(service)).canary == sealed
+    assert await stale_fences(registry, service) == 1
+
+
+async def test_waves_that_come_too_late_are_counted(registry: Registry, service: Service) -> None:
+    await registry.grant_wave(wave_of(service, 1))
+    await registry.grant_wave(wave_of(service, 1))
+    assert await stale_fences(registry, service) == 0
+    await registry.revoke_waves(revocation_of(service, 3))
+    await registry.grant_wave(wave_of(service, 1))
+    for late in (wave_of(service, 2), revocation_of(service, 2)):
+        with pytest.raises(StaleFence):
+            await (
+                registry.grant_wave(late) if isinstance(late, WaveRequest) else registry.revoke_waves(late)
+            )
+    assert await stale_fences(registry, service) == 3
+    assert await registry.wave_grants(service) == ()
 
 
 async def test_an_instance_that_does_not_serve_what_is_desired_for_long_is_mismatched(

@@ -1,7 +1,8 @@
 """What the in-memory registry keeps. Shared by its topics."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from weightshift.artifacts.release_authorisation import ReleaseAuthoriser
@@ -14,9 +15,10 @@ from weightshift.contracts.manifest import ArtifactRecord
 from weightshift.contracts.release import ReleaseRecord
 from weightshift.contracts.target import Target
 from weightshift.contracts.wave import WaveGrant
-from weightshift.errors import RegistryUnreachable
+from weightshift.errors import Conflict, RegistryUnreachable
 from weightshift.registry.artifact_rules import ready_artifact
 from weightshift.registry.chain import FIRST_PREVIOUS_HASH, Entry, chained
+from weightshift.registry.rules import incident_of, is_overtaken
 from weightshift.registry.watch import TargetBell
 
 _ANYBODY = ApprovalPolicy(pusher_may_approve=True)
@@ -52,6 +54,20 @@ class MemoryState:
     def _check_available(self) -> None:
         if not self.available:
             raise RegistryUnreachable
+
+    @contextmanager
+    def _counting(self, service: Service) -> Iterator[None]:
+        """Count a refusal that an operator should hear of."""
+        try:
+            yield
+        except Conflict as error:
+            if incident := incident_of(error):
+                self._incidents[service, incident] += 1
+            raise
+
+    def _note_repeat(self, service: Service, fence: Fence, newest: Fence | None) -> None:
+        if is_overtaken(fence, newest=newest, last_epoch=self._last_epoch.get(service, 0)):
+            self._incidents[service, Incident.STALE_FENCE] += 1
 
     def _ready(self, model: str, artifact_id: str) -> ArtifactRecord:
         return ready_artifact(

@@ -2,7 +2,6 @@
 
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.target import Publication, Target, Targets
-from weightshift.errors import Conflict
 from weightshift.registry import rules
 from weightshift.registry.in_memory.state import MemoryState
 
@@ -24,17 +23,16 @@ class MemoryTargets(MemoryState):
         Raises `ArtifactNotReady`, `RevisionConflict`, `StaleFence`, `OperationConflict`.
         """
         self._check_available()
-        try:
+        with self._counting(publication.service):
             return self._publish(publication)
-        except Conflict as error:
-            if incident := rules.incident_of(error):
-                self._incidents[publication.service, incident] += 1
-            raise
 
     def _publish(self, publication: Publication) -> Target:
         service, cohort = publication.service, publication.cohort
         if first := self._find(service.environment, publication.operation_id):
-            return rules.repeated_publication(publication, first)
+            published = rules.repeated_publication(publication, first)
+            _, newest = self._targets.get((service, cohort), (None, None))
+            self._note_repeat(service, publication.fence, newest)
+            return published
         artifact = self._ready(service.model, publication.artifact_id)
         current, fence = self._targets.get((service, cohort), (None, None))
         rules.check_publication(

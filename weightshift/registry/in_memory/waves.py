@@ -19,6 +19,7 @@ class MemoryWaves(MemoryState):
         self._check_available()
         service = request.service
         if first := self._find(service.environment, request.operation_id):
+            self._note_repeat(service, request.fence, self._wave_fences.get(service))
             return rules.repeated_grant(request, first)
         self._check_fence(request)
         grant = rules.granted(request, now=self._clock())
@@ -32,6 +33,7 @@ class MemoryWaves(MemoryState):
         self._check_available()
         service = revocation.service
         if first := self._find(service.environment, revocation.operation_id):
+            self._note_repeat(service, revocation.fence, self._wave_fences.get(service))
             rules.check_repeat(revocation, first)
             return
         self._check_fence(revocation)
@@ -50,8 +52,9 @@ class MemoryWaves(MemoryState):
         )
 
     def _check_fence(self, command: WaveRequest | WaveRevocation) -> None:
-        rules.check_wave_fence(
-            command,
-            newest=self._wave_fences.get(command.service, _NO_FENCE),
-            last_epoch=self._last_epoch.get(command.service, 0),
-        )
+        with self._counting(command.service):
+            rules.check_wave_fence(
+                command,
+                newest=self._wave_fences.get(command.service, _NO_FENCE),
+                last_epoch=self._last_epoch.get(command.service, 0),
+            )

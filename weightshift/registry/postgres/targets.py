@@ -6,11 +6,12 @@ from typing import NamedTuple
 import asyncpg
 
 from weightshift.artifacts.release_authorisation import ReleaseAuthoriser
+from weightshift.contracts.health import Incident
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.target import Publication, Target, Targets
 from weightshift.errors import RevisionReused
 from weightshift.registry import rules
-from weightshift.registry.postgres import approvals, artifacts, audit
+from weightshift.registry.postgres import approvals, artifacts, audit, health
 from weightshift.registry.postgres.database import Connection
 from weightshift.registry.postgres.rows import target_of
 from weightshift.registry.sql import QUERIES
@@ -58,7 +59,12 @@ async def publish(
     counter = await lock_counter(connection, service)
     first = await audit.find(connection, service.environment, publication.operation_id)
     if first:
-        return rules.repeated_publication(publication, first)
+        published = rules.repeated_publication(publication, first)
+        held = await _held(connection, service)
+        _, newest = held.get(publication.cohort, (None, None))
+        if rules.is_overtaken(publication.fence, newest=newest, last_epoch=counter.last_epoch):
+            await health.count(connection, service, Incident.STALE_FENCE)
+        return published
     artifact = await artifacts.hold_ready(
         connection, service.model, publication.artifact_id, must_be_signed=authoriser is not None
     )

@@ -4,13 +4,15 @@ from datetime import datetime
 
 import asyncpg
 
+from weightshift.contracts.health import Incident
 from weightshift.contracts.identity import Fence, Service
 from weightshift.contracts.wave import WaveGrant, WaveRequest, WaveRevocation
 from weightshift.registry import wave_rules as rules
-from weightshift.registry.postgres import audit
+from weightshift.registry.postgres import audit, health
 from weightshift.registry.postgres.database import Connection
 from weightshift.registry.postgres.rows import service_of
 from weightshift.registry.postgres.targets import Counter, lock_counter
+from weightshift.registry.rules import is_overtaken
 from weightshift.registry.sql import QUERIES
 
 
@@ -19,6 +21,7 @@ async def grant(connection: Connection, request: WaveRequest) -> WaveGrant:
     service, fence = request.service, request.fence
     counter = await lock_counter(connection, service)
     if first := await audit.find(connection, service.environment, request.operation_id):
+        await _note_repeat(connection, request, counter)
         return rules.repeated_grant(request, first)
     await _advance(connection, request, counter)
     now: datetime = await connection.fetchval(QUERIES["now"])
@@ -42,6 +45,7 @@ async def revoke(connection: Connection, revocation: WaveRevocation) -> None:
     service = revocation.service
     counter = await lock_counter(connection, service)
     if first := await audit.find(connection, service.environment, revocation.operation_id):
+        await _note_repeat(connection, revocation, counter)
         rules.check_repeat(revocation, first)
         return
     await _advance(connection, revocation, counter)
@@ -53,6 +57,13 @@ async def read(connection: Connection, service: Service) -> tuple[WaveGrant, ...
     """Return the grants that are in force, by the database's clock, oldest first."""
     records = await connection.fetch(QUERIES["select_grants"], service.model, service.environment)
     return tuple(_grant(record) for record in records)
+
+
+async def _note_repeat(
+    connection: Connection, command: WaveRequest | WaveRevocation, counter: Counter
+) -> None:
+    if is_overtaken(command.fence, newest=counter.wave_fence, last_epoch=counter.last_epoch):
+        await health.count(connection, command.service, Incident.STALE_FENCE)
 
 
 async def _advance(connection: Connection, command: WaveRequest | WaveRevocation, counter: Counter) -> None:

@@ -1,0 +1,201 @@
+"""A worker is frozen in front of its writes, others go on, and then it wakes up: it must come too late."""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+from pydantic import BaseModel
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.worker import Worker
+
+from activities.options import CONTROL_QUEUE, mesh_queue
+from tests.faults.injection import pair, until, within
+from weightshift.contracts.commands import MeshWrite, PublishCommand, WaveCommand
+from weightshift.contracts.identity import Cohort, Fence
+from weightshift.contracts.release import Outcome
+from weightshift.contracts.target import Publication
+from weightshift.contracts.traffic import TrafficSplit
+from weightshift.contracts.wave import WaveRequest, WaveRevocation
+from weightshift.local.live_service import AT_ONCE, LiveService
+from weightshift.local.ports import free_ports
+from weightshift.mesh.open_mesh import open_mesh
+from weightshift.settings import MeshSettings
+
+FROZEN_WORKER = Path(__file__).parent / "frozen_worker.py"
+ATTEMPT = timedelta(seconds=2)
+UNTIL_IT_WORKS = RetryPolicy(initial_interval=timedelta(milliseconds=100), backoff_coefficient=1.0)
+ONCE = RetryPolicy(maximum_attempts=1)
+
+pytestmark = pytest.mark.slow
+
+
+class Commands(BaseModel):
+    """What the frozen worker is in front of, and what follows: every `newer` has a higher fence."""
+
+    shift: MeshWrite
+    publish: PublishCommand
+    promote: PublishCommand
+    wave: WaveCommand
+    newer_shift: MeshWrite
+    newer_publications: tuple[PublishCommand, ...]
+    newer_revocation: WaveRevocation
+
+
+@workflow.defn(name="LateCommands", sandboxed=False)
+class LateCommands:
+    """A short release: four commands at once, all but the promotion until they are done, then newer ones."""
+
+    @workflow.run
+    async def run(self, commands: Commands) -> None:
+        await asyncio.gather(
+            self.execute("mesh.write", commands.shift),
+            self.execute("registry.publish", commands.publish),
+            self.execute("registry.publish", commands.promote, ONCE),
+            self.execute("registry.grant_wave", commands.wave),
+            return_exceptions=True,
+        )
+        await self.execute("mesh.write", commands.newer_shift)
+        for publication in commands.newer_publications:
+            await self.execute("registry.publish", publication)
+        await self.execute("registry.revoke_waves", commands.newer_revocation)
+
+    @staticmethod
+    async def execute(name: str, command: BaseModel, policy: RetryPolicy = UNTIL_IT_WORKS) -> None:
+        queue = mesh_queue(CONTROL_QUEUE) if name.startswith("mesh") else CONTROL_QUEUE
+        await workflow.execute_activity(
+            name, command, task_queue=queue, start_to_close_timeout=ATTEMPT, retry_policy=policy
+        )
+
+
+async def commands_of(live: LiveService, serving: str, other: str) -> Commands:
+    """Write the commands of a release to `other` that is then taken back to `serving`."""
+    service = live.stack.service
+    epoch = (await live.registry.releases(service))[0].epoch
+
+    def fence(sequence: int) -> Fence:
+        return Fence(epoch=epoch, sequence=1_000 + sequence)
+
+    def publication(sequence: int, cohort: Cohort, artifact_id: str) -> PublishCommand:
+        return PublishCommand(
+            publication=Publication(
+                service=service,
+                cohort=cohort,
+                artifact_id=artifact_id,
+                fence=fence(sequence),
+                operation_id=f"late:{sequence}",
+                release_id="late",
+                operator="tests",
+            )
+        )
+
+    wave = WaveRequest(
+        service=service,
+        revision=1_000,
+        instance_ids=("stable-0",),
+        lifetime=timedelta(hours=1),
+        fence=fence(4),
+        operation_id="late:4",
+        release_id="late",
+        operator="tests",
+    )
+    return Commands(
+        shift=MeshWrite(service=service, split=TrafficSplit.with_canary(25), fence=fence(1)),
+        publish=publication(2, Cohort.CANARY, other),
+        promote=publication(3, Cohort.STABLE, other),
+        wave=WaveCommand(request=wave),
+        newer_shift=MeshWrite(service=service, split=TrafficSplit.with_canary(0), fence=fence(5)),
+        newer_publications=(
+            publication(6, Cohort.CANARY, serving),
+            publication(7, Cohort.STABLE, serving),
+        ),
+        newer_revocation=WaveRevocation(
+            service=service, fence=fence(8), operation_id="late:8", release_id="late", operator="tests"
+        ),
+    )
+
+
+@asynccontextmanager
+async def frozen_worker(live: LiveService, port: int) -> AsyncIterator[int]:
+    """Run the worker that freezes before four commands; yields its process id."""
+    environment = {
+        **live.command_environment,
+        "WEIGHTSHIFT_WORKER_METRICS_ADDRESS": f"127.0.0.1:{port}",
+        "FREEZE_BEFORE": "4",
+    }
+    process = await asyncio.create_subprocess_exec(sys.executable, str(FROZEN_WORKER), env=environment)
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def is_stopped(pid: int) -> bool:
+    status = await asyncio.to_thread(Path(f"/proc/{pid}/stat").read_text)
+    return status.rpartition(")")[2].split()[0] == "T"
+
+
+async def counted(url: str, pattern: str, *, token: str = "") -> float:
+    """The sum of the samples of a process's metrics whose line begins like this."""
+    async with httpx.AsyncClient(trust_env=False, timeout=5.0) as client:
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        answer = await client.get(f"{url}/metrics", headers=headers)
+    return sum(float(value) for value in re.findall(rf"^{pattern}\S* (\S+)$", answer.text, re.MULTILINE))
+
+
+async def test_a_worker_that_wakes_up_late_changes_nothing_blocks_nothing_and_is_counted(
+    live: LiveService,
+) -> None:
+    serving, other = await pair(live)
+    commands = await commands_of(live, serving, other)
+    token = (live.stack.directory / "secrets/registry-metrics").read_text().strip()
+    registry = live.stack.addresses.registry
+    (port,) = free_ports(1)
+    worker = Worker(live.temporal, task_queue="late", workflows=[LateCommands])
+    async with live.traffic(serving, other), frozen_worker(live, port) as frozen, worker:
+        await live.stack.stop("worker")
+        started = await live.temporal.start_workflow("LateCommands", commands, id="late", task_queue="late")
+        await until(lambda: is_stopped(frozen))
+        await live.stack.start("worker")
+        async with within(60):
+            await started.result()
+        before = await state_of(live)
+        stale = await counted(registry, "weightshift_registry_stale_fences_total", token=token)
+        os.kill(frozen, signal.SIGCONT)
+
+        async def all_came_too_late() -> bool:
+            late = await counted(registry, "weightshift_registry_stale_fences_total", token=token)
+            refused = [
+                await counted(f"http://127.0.0.1:{port}", rf'weightshift_stale_fences\S*="{command}"')
+                for command in ("mesh.write", "registry.publish")
+            ]
+            return late - stale >= 3 and all(refused)
+
+        await until(all_came_too_late, seconds=60)
+        assert await state_of(live) == before
+        async with within(60):
+            released = await live.release(other, AT_ONCE)
+    assert released.outcome is Outcome.PROMOTED
+
+
+async def state_of(live: LiveService) -> tuple[object, ...]:
+    """What a late write could change: the split with its fence, both targets, the grants."""
+    service = live.stack.service
+    mesh = open_mesh(MeshSettings())
+    try:
+        traffic = await mesh.read(service)
+    finally:
+        await mesh.aclose()
+    assert str(traffic.split) == "100/0"
+    grants = await live.registry.wave_grants(service)
+    assert grants == ()
+    return traffic, await live.registry.targets(service), grants
