@@ -65,8 +65,6 @@ class WorkerSettings(BaseSettings):
 
     A plan is refused when a stage would give canary instances more than `highest_load` times the requests
     that stable's instances of the same capacity carry now, and keep them busy all the time.
-    `split_tolerance` is by how many percentage points the measured share of the canary may differ from the
-    one that was set before a stage is held; without it nothing is measured.
     """
 
     model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_WORKER_")
@@ -75,7 +73,6 @@ class WorkerSettings(BaseSettings):
     graceful_shutdown: float = Field(default=10.0, ge=0)
     fleet_poll: float = Field(default=0.2, gt=0)
     highest_load: float = Field(default=2.0, ge=1)
-    split_tolerance: float | None = Field(default=None, ge=0, le=50)
     deployment: str = Field(default="weightshift", min_length=1)
     build_id: str = ""
     versioning: Literal["pinned", "auto-upgrade"] = "pinned"
@@ -139,7 +136,6 @@ def build_workers(
         registry=registry,
         mesh=mesh,
         lost_after=lost_after,
-        split_tolerance=settings.split_tolerance,
     )
     control = Worker(
         client,

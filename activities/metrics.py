@@ -44,14 +44,12 @@ class MetricsActivities:
         registry: Registry,
         mesh: Mesh,
         lost_after: timedelta,
-        split_tolerance: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._reader = reader
         self._registry = registry
         self._mesh = mesh
         self._lost_after = lost_after
-        self._split_tolerance = split_tolerance
         self._clock = clock
 
     @activity.defn(name=OBSERVE.name)
@@ -60,7 +58,7 @@ class MetricsActivities:
 
         At once on a breach, on a lost instance, and when somebody else moves the stage's traffic.
         """
-        stage = StageObservation(observation, self._reader, split_tolerance=self._split_tolerance)
+        stage = StageObservation(observation, self._reader)
         watch = MeshWatch(mesh=self._mesh, observation=observation)
         recorded = await self._record_evidence(observation)
         tick = min(observation.interval.total_seconds(), _LONGEST_TICK) / 2

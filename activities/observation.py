@@ -6,13 +6,11 @@ import math
 from activities.stage_metrics import MetricsReader, StageMetrics
 from weightshift.analysis.counters import ArmRevisions
 from weightshift.analysis.curve import Curve
-from weightshift.analysis.measured_split import split_problem
 from weightshift.analysis.rules import history_edges
 from weightshift.analysis.samples import Interval
 from weightshift.analysis.sequential import Wealth
 from weightshift.analysis.verdict import StageJudge, StageState
 from weightshift.contracts.commands import CarriedWealth, Observation, Observed, ObserveMode
-from weightshift.contracts.identity import Cohort
 from weightshift.contracts.verdict import StageOutcome, StageVerdict
 from weightshift.errors import MetricsUnreachable
 
@@ -22,15 +20,9 @@ _HISTORY_INTERVALS = 360
 
 
 class StageObservation:
-    """Judges a stage from its start. The interval in which the weight was written is dropped.
+    """Judges a stage from its start. The interval in which the weight was written is dropped."""
 
-    With `split_tolerance`, in percentage points, a stage whose requests are not divided as the mesh was
-    told is not healthy.
-    """
-
-    def __init__(
-        self, observation: Observation, reader: MetricsReader, *, split_tolerance: float | None = None
-    ) -> None:
+    def __init__(self, observation: Observation, reader: MetricsReader) -> None:
         self._observation = observation
         self._reader = reader
         self._judge = StageJudge(observation.stage)
@@ -45,8 +37,6 @@ class StageObservation:
         self._judged_until = self._written_at + self._interval
         self._state: StageState | None = None
         self._curve = Curve()
-        self._split_tolerance = split_tolerance
-        self._requests = {Cohort.CANARY: 0, Cohort.STABLE: 0}
 
     async def judge_due_intervals(self, now: float) -> StageVerdict:
         """Judge every interval that closed at least one scrape ago.
@@ -65,20 +55,7 @@ class StageObservation:
             return self._inconclusive(str(error))
         except (ValueError, KeyError, ArithmeticError) as error:
             return self._inconclusive(f"the analysis failed: {type(error).__name__}: {error}")
-        verdict = self._judge.verdict(self._state)
-        problem = self._split_problem() if verdict.outcome is StageOutcome.HEALTHY else None
-        return verdict if problem is None else self._inconclusive(problem)
-
-    def _split_problem(self) -> str | None:
-        """Return how the stage's requests contradict its split.
-
-        While stable swaps in waves its requests are of two revisions, so nothing is asked of them then.
-        """
-        traffic, tolerance = self._observation.traffic, self._split_tolerance
-        if traffic is None or tolerance is None or self._observation.mode is ObserveMode.WATCH:
-            return None
-        canary, stable = self._requests[Cohort.CANARY], self._requests[Cohort.STABLE]
-        return split_problem(traffic.split, canary=canary, stable=stable, tolerance=tolerance)
+        return self._judge.verdict(self._state)
 
     async def _start(self) -> StageState:
         """Read what stable did before the stage, and take over the evidence of earlier stages."""
@@ -117,8 +94,6 @@ class StageObservation:
             interval = counts.interval(start, start + self._interval)
             state = self._judge.advance(state, interval)
             curve = curve.after(interval, state.evidence, until=start + self._interval)
-            self._requests[Cohort.CANARY] += interval.canary.requests
-            self._requests[Cohort.STABLE] += interval.stable.requests
         self._state, self._curve = state, curve
         self._judged_until = until
 

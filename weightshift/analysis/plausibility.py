@@ -22,7 +22,7 @@ class Plausibility:
         """Add one interval of a stage with this canary weight in percent."""
         identical = self.identical + 1 if _identical(interval.canary, interval.stable) else 0
         requests = interval.canary.requests + interval.stable.requests
-        if weight == 100 or requests == 0:
+        if requests == 0:
             return replace(self, share_off=0, identical=identical)
         share, wanted = interval.canary.requests / requests, weight / 100
         # Few requests stray from the share by chance alone.

@@ -8,9 +8,8 @@ from activities.observation import StageObservation
 from weightshift.analysis.counters import Series
 from weightshift.analysis.queries import DURATIONS, REJECTED, REQUESTS, SCORES
 from weightshift.contracts.commands import Observation, ObserveMode
-from weightshift.contracts.identity import Fence, Service
+from weightshift.contracts.identity import Service
 from weightshift.contracts.plan import Gate, Metric, ResolvedStage
-from weightshift.contracts.traffic import MeshState, TrafficSplit
 from weightshift.contracts.verdict import GateVerdict, StageOutcome
 from weightshift.errors import MetricsUnreachable
 
@@ -191,27 +190,3 @@ async def test_only_what_the_gates_ask_for_is_read() -> None:
     }
     assert verdict.gates[2].verdict is GateVerdict.NO_DATA
     assert verdict.outcome is StageOutcome.INCONCLUSIVE
-
-
-def divided(samples: WrittenSamples, canary: int) -> StageObservation:
-    """Half of the requests are the canary's; the mesh was told another share."""
-    traffic = MeshState(split=TrafficSplit.with_canary(canary), fence=Fence(epoch=1, sequence=1))
-    told = observation().model_copy(update={"traffic": traffic})
-    return StageObservation(told, samples, split_tolerance=5.0)
-
-
-async def test_traffic_that_does_not_follow_the_split_is_never_healthy() -> None:
-    stage = divided(WrittenSamples(good=20), 10)
-    verdict = await stage.judge_due_intervals(START + 45)
-    assert verdict.outcome is StageOutcome.INCONCLUSIVE
-    assert "50.0% of" in verdict.reason
-
-
-async def test_traffic_that_follows_the_split_is_judged_by_its_gates() -> None:
-    stage = divided(WrittenSamples(good=20), 50)
-    assert (await stage.judge_due_intervals(START + 45)).outcome is StageOutcome.HEALTHY
-
-
-async def test_a_breach_stays_a_breach_whatever_the_split() -> None:
-    stage = divided(WrittenSamples(good=1, bad=20), 10)
-    assert (await stage.judge_due_intervals(START + 45)).outcome is StageOutcome.BREACH

@@ -40,6 +40,11 @@ def test_full_weight_has_no_share_to_keep() -> None:
     assert after([split(4_000, 200)] * 5, weight=100).problem(100) == ""
 
 
+def test_a_proxy_that_still_sends_its_requests_to_stable_is_seen_at_a_hundred_percent_too() -> None:
+    problem = after([split(3_000, 1_000)] * 3, weight=100).problem(100)
+    assert "75.0 % of the requests instead of 100 %" in problem
+
+
 def test_a_wrong_share_keeps_the_stage_from_passing() -> None:
     judge = StageJudge(stage(gates=(ERRORS,)))
     state = judge.start({}, split(4, 4_000))
