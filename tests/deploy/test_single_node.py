@@ -2,16 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import httpx
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse
-from starlette.routing import Route
-from uvicorn import Config, Server
 
 from tests.deploy.manifests import DEPLOY, Container, containers, find
 from weightshift.contracts.identity import Cohort, Fence, Service
@@ -71,20 +65,15 @@ def test_envoy_and_its_agent_share_the_route_file() -> None:
     assert agent.spec in agent.pod["initContainers"]
 
 
-@asynccontextmanager
-async def instance(cohort: str) -> AsyncIterator[int]:
-    """Run something that says which cohort it is of, under the name `localhost`."""
-
-    async def answer(_: Request) -> PlainTextResponse:
-        return PlainTextResponse(cohort)
-
-    (port,) = free_ports(1)
-    app = Starlette(routes=[Route("/{path:path}", answer)])
-    server = Server(Config(app, host=HOST, port=port, log_level="error", lifespan="off"))
-    serving = asyncio.create_task(server.serve())
-    yield port
-    server.should_exit = True
-    await serving
+def instance(directory: Path, cohort: Cohort, port: int) -> ManagedProcess:
+    """Something ready that answers with the name of its cohort."""
+    content = directory / cohort.value
+    content.mkdir()
+    for name in ("readyz", "predict"):
+        (content / name).write_text(cohort.value)
+    command = (*python_module("http.server"), str(port), "--bind", HOST, "--directory", str(content))
+    spec = ProcessSpec(name=cohort.value, command=command, ready=answers(port, "/readyz"))
+    return ManagedProcess(spec=spec, directory=directory)
 
 
 def agent_process(directory: Path, port: int, admin_port: int) -> ManagedProcess:
@@ -127,12 +116,12 @@ def envoy_process(directory: Path, ports: dict[str, int]) -> ManagedProcess:
 
 async def test_the_shipped_envoy_finds_instances_by_name_and_moves_traffic(tmp_path: Path) -> None:
     (tmp_path / "routes").mkdir()
-    agent, data, admin = free_ports(3)
+    agent, *others = free_ports(5)
+    ports = dict(zip(("data", "admin", *Cohort), others, strict=True))
+    processes = [instance(tmp_path, cohort, ports[cohort]) for cohort in Cohort]
+    processes += [agent_process(tmp_path, agent, ports["admin"]), envoy_process(tmp_path, ports)]
     async with AsyncExitStack() as stack:
-        ports = {"data": data, "admin": admin}
-        for cohort in Cohort:
-            ports[cohort.value] = await stack.enter_async_context(instance(cohort.value))
-        for process in (agent_process(tmp_path, agent, admin), envoy_process(tmp_path, ports)):
+        for process in processes:
             await process.start()
             stack.push_async_callback(process.stop)
         settings = MeshSettings(agent_url=f"http://{HOST}:{agent}")
@@ -149,12 +138,11 @@ async def test_the_shipped_envoy_finds_instances_by_name_and_moves_traffic(tmp_p
             assert state.fence is not None
             await mesh.write(SERVICE, state.split, state.fence)
             await mesh.confirm(SERVICE, state)
-            assert await answer_of(client, data) == cohort.value
+            await until_answered_by(client, ports["data"], cohort)
 
 
-async def answer_of(client: httpx.AsyncClient, port: int) -> str:
-    """Ask once instances were found by name; until then Envoy has nobody to ask."""
+async def until_answered_by(client: httpx.AsyncClient, port: int, cohort: Cohort) -> None:
+    """Ask until a cohort answers: its instances have to be found by name and seen healthy first."""
     async with asyncio.timeout(15):
-        while (answer := await client.get(f"http://{HOST}:{port}/predict")).status_code != 200:
+        while (await client.get(f"http://{HOST}:{port}/predict")).text != cohort:
             await asyncio.sleep(0.05)
-    return answer.text
