@@ -40,11 +40,7 @@ def build_manifest(  # noqa: PLR0913 - one argument per field of the manifest
     Memory stays flat in the files' sizes. Raises `InvalidManifest` for a field or path that is not
     allowed, `UnsafeArtifact` for anything but regular files and for weights that no runtime would load.
     """
-    if not directory.is_dir():
-        raise InvalidManifest(f"{directory} is not a directory; name the one with the weights.")
-    paths = list_files(directory)
-    for path in paths:
-        _check_path(path)
+    paths = _checked_paths(directory)
     tensors = read_tensors(directory, paths, runtime)
     files = _hash_all(directory, paths)
     try:
@@ -93,6 +89,15 @@ def parse_manifest(content: bytes) -> Manifest:
     if manifest.canonical_bytes() != content:
         raise InvalidManifest("The manifest is not in canonical form (RFC 8785); build it again.")
     return manifest
+
+
+def _checked_paths(directory: Path) -> tuple[str, ...]:
+    if not directory.is_dir():
+        raise InvalidManifest(f"{directory} is not a directory; name the one with the weights.")
+    paths = list_files(directory)
+    for path in paths:
+        _check_path(path)
+    return paths
 
 
 def _hash_all(directory: Path, paths: tuple[str, ...]) -> tuple[ManifestFile, ...]:

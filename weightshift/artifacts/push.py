@@ -30,19 +30,7 @@ def push_artifact(
     stored already count too. Raises `DigestMismatch` when a file changed since the manifest was built,
     `UnsafeArtifact`, `ObjectStoreUnreachable`. A push that failed is simply repeated.
     """
-    report = _serialised(progress)
-    distinct = {file.sha256: file for file in manifest.files}
-
-    def push(file: ManifestFile) -> None:
-        key = blob_key(manifest.model, file.sha256)
-        if store.exists(key):
-            report(file.bytes)
-        else:
-            store.put_file(key, directory / file.path, progress=report, sha256=file.sha256)
-
-    with ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="push") as pool:
-        list(pool.map(push, distinct.values()))
-    report(manifest.total_bytes - sum(file.bytes for file in distinct.values()))
+    _store_files(store, directory, manifest, _serialised(progress))
     signature = None if signing_key is None else _store_signature(store, manifest, signing_key)
     digest = manifest.digest()
     key = manifest_key(manifest.model, digest)
@@ -55,6 +43,23 @@ def push_artifact(
         feature_schema=manifest.feature_schema,
         signature_sha256=signature,
     )
+
+
+def _store_files(
+    store: ObjectStore, directory: Path, manifest: Manifest, report: Callable[[int], None]
+) -> None:
+    distinct = {file.sha256: file for file in manifest.files}
+
+    def push(file: ManifestFile) -> None:
+        key = blob_key(manifest.model, file.sha256)
+        if store.exists(key):
+            report(file.bytes)
+        else:
+            store.put_file(key, directory / file.path, progress=report, sha256=file.sha256)
+
+    with ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="push") as pool:
+        list(pool.map(push, distinct.values()))
+    report(manifest.total_bytes - sum(file.bytes for file in distinct.values()))
 
 
 def _store_signature(store: ObjectStore, manifest: Manifest, key: SigningKey) -> str:

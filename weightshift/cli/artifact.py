@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from rich.console import RenderableType
@@ -12,6 +13,9 @@ from weightshift.cli.output import table
 from weightshift.cli.upload_progress import UploadProgress
 from weightshift.contracts.approval import ArtifactUse
 from weightshift.contracts.manifest import ArtifactRecord, ArtifactState, Precision, WeightFormat
+
+ARCHITECTURES = "weightshift.architectures"
+"""The entry points that runtimes find architectures by."""
 
 _PUSH_OPTIONS = (
     Option(("--model",), "WEIGHTSHIFT_MODEL", "model the weights belong to", required=True),
@@ -88,7 +92,7 @@ async def push(context: Context) -> int:
     context.output.result(
         record,
         f"{record.model} {record.artifact_id} is stored, {signed} and {record.state}",
-        f"next: weightshift artifact approve {record.model} {record.artifact_id}",
+        _next_step(record),
     )
     return 0
 
@@ -109,9 +113,30 @@ def _store(context: Context, directory: Path) -> ArtifactRecord:
         architecture=arguments.architecture,
     )
     context.output.line(f"storing {len(manifest.files)} files, {manifest.total_bytes:,} bytes")
+    _warn_of_architecture(context)
     store = context.connections.store(arguments)
     with UploadProgress(context.output, total=manifest.total_bytes) as progress:
         return push_artifact(store, directory, manifest, progress.advance, signing_key=signing_key)
+
+
+def _warn_of_architecture(context: Context) -> None:
+    """Say so when only a runtime with something else installed could load the artifact."""
+    name = context.arguments.architecture or context.arguments.model
+    if not entry_points(group=ARCHITECTURES, name=name):
+        context.output.warning(
+            f"no architecture {name!r} is installed here; a runtime that has none refuses the artifact"
+        )
+
+
+def _next_step(record: ArtifactRecord) -> str:
+    name = f"{record.model} {record.artifact_id}"
+    match record.state:
+        case ArtifactState.PENDING:
+            return f"next: weightshift artifact approve {name}"
+        case ArtifactState.READY:
+            return f"next: weightshift release start {name} -e ENVIRONMENT"
+        case ArtifactState.REJECTED:
+            return "it is never released; push other weights under another id"
 
 
 async def show_all(context: Context) -> int:
@@ -137,7 +162,7 @@ async def approve(context: Context) -> int:
     text = f"{record.model} {record.artifact_id} is {record.state}"
     if record.state is ArtifactState.PENDING:
         text += f", approved by {', '.join(record.approvers)}; it needs somebody else's approval too"
-    context.output.result(record, text)
+    context.output.result(record, text, _next_step(record))
     return 0
 
 

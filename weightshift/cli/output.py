@@ -9,6 +9,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from weightshift.contracts.base import clean_text
+
 # Wide enough that no table is cut when the output goes to a file or a pipe.
 _PLAIN_WIDTH = 200
 
@@ -27,19 +29,23 @@ class Output:
             print(json.dumps(to_json(document)))
             return
         for part in readable:
-            self.console.print(part)
+            self.console.print(_plain(part) if isinstance(part, str) else part)
 
     def line(self, text: str) -> None:
         """Print a line for people only."""
         if not self.json:
-            self.console.print(Text(text))
+            self.console.print(_plain(text))
+
+    def warning(self, text: str) -> None:
+        """Print what may go wrong later, to standard error, where it disturbs no program."""
+        self.errors.print(_plain(f"warning: {text}"))
 
     def error(self, error: Exception, message: str) -> None:
         """Print why a command failed."""
         if self.json:
             print(json.dumps({"error": {"type": type(error).__name__, "message": message}}))
         else:
-            self.errors.print(Text(f"error: {message}"))
+            self.errors.print(_plain(f"error: {message}"))
 
 
 def _console(*, stderr: bool) -> Console:
@@ -63,10 +69,15 @@ def to_json(document: object) -> Any:
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str) -> RenderableType:
     """Return a table; `empty` is what to say when there is no row."""
     if not rows:
-        return Text(empty)
+        return _plain(empty)
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         drawn.add_column(column, overflow="fold")
     for row in rows:
-        drawn.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
+        drawn.add_row(*(_plain("-" if cell is None else str(cell)) for cell in row))
     return drawn
+
+
+def _plain(text: str) -> Text:
+    """Return text as it is: what others wrote is no markup of ours, and no command to a terminal."""
+    return Text(clean_text(text, longest=len(text)))

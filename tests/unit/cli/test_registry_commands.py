@@ -1,5 +1,4 @@
 import json
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,12 +6,6 @@ from typing import Any
 
 import pytest
 
-from weightshift.artifacts.artifact_statement import verify_bundle
-from weightshift.artifacts.base import signature_key
-from weightshift.artifacts.build import read_manifest
-from weightshift.artifacts.file import FileObjectStore
-from weightshift.artifacts.key_files import write_key_pair
-from weightshift.artifacts.signing_keys import KeyRole, SigningKey, VerificationKeys
 from weightshift.contracts.approval import ArtifactUse, RejectedArtifact
 from weightshift.contracts.evidence import AuditHead, AuditQuery, AuditRow
 from weightshift.contracts.identity import Cohort, Service
@@ -39,107 +32,6 @@ RECORD = ArtifactRecord(
     manifest_sha256=DIGEST,
     feature_schema="ranker-v1",
 )
-
-
-@pytest.fixture
-def weights(tmp_path: Path) -> Path:
-    directory = tmp_path / "weights"
-    directory.mkdir()
-    (directory / "vocabulary").write_bytes(b"weights")
-    return directory
-
-
-@pytest.fixture
-def signing_key(tmp_path: Path) -> SigningKey:
-    key = SigningKey.generate(KeyRole.ARTIFACT)
-    os.environ["WEIGHTSHIFT_SIGNING_KEY_FILE"] = str(write_key_pair(key, tmp_path / "keys").private)
-    return key
-
-
-def push(run: Run, directory: Path, *more: str) -> Any:
-    return run(
-        "artifact",
-        "push",
-        str(directory),
-        *("--model", "ranker", "--id", "v2", "--feature-schema", "ranker-v1"),
-        *more,
-    )
-
-
-@pytest.mark.usefixtures("signing_key")
-def test_push_stores_registers_and_says_what_is_next(run: Run, registry: Any, weights: Path) -> None:
-    registry.answers["register_artifact"] = lambda record: record
-    result = push(run, weights)
-    assert result.code == 0
-    assert "ranker v2 is stored, signed and pending" in result.out
-    assert "next: weightshift artifact approve ranker v2" in result.out
-    record = registry.calls[0][1]
-    assert (record.model, record.artifact_id, record.feature_schema) == ("ranker", "v2", "ranker-v1")
-    stored = [path.read_bytes() for path in (weights.parent / "store").rglob("*") if path.is_file()]
-    assert b"weights" in stored
-
-
-def test_what_is_pushed_is_signed(run: Run, registry: Any, weights: Path, signing_key: SigningKey) -> None:
-    registry.answers["register_artifact"] = lambda record: record
-    assert push(run, weights).code == 0
-    record = registry.calls[0][1]
-    store = FileObjectStore(root=weights.parent / "store")
-    bundle = b"".join(store.stream(signature_key("ranker", record.signature_sha256)))
-    keys = VerificationKeys.from_pem(signing_key.public_pem(), role=KeyRole.ARTIFACT, source="test")
-    manifest = read_manifest(store, "ranker", record.manifest_sha256)
-    verify_bundle(bundle, manifest=manifest, keys=keys)
-
-
-@pytest.mark.usefixtures("signing_key")
-def test_pushing_again_leaves_the_same_objects_and_the_same_record(
-    run: Run, registry: Any, weights: Path
-) -> None:
-    registry.answers["register_artifact"] = lambda record: record
-    objects = []
-    for _ in range(2):
-        assert push(run, weights).code == 0
-        objects.append(sorted((weights.parent / "store").rglob("*")))
-    records = [call[1] for call in registry.calls if call[0] == "register_artifact"]
-    assert records[0] == records[1]
-    assert objects[0] == objects[1]
-
-
-def test_without_a_key_nothing_is_stored(run: Run, weights: Path) -> None:
-    result = push(run, weights)
-    assert result.code == 2
-    assert "WEIGHTSHIFT_SIGNING_KEY_FILE" in result.err
-    assert "--insecure-unsigned" in result.err
-    assert not (weights.parent / "store").exists()
-
-
-@pytest.mark.usefixtures("signing_key")
-def test_unsigned_is_possible_only_by_saying_so(run: Run, registry: Any, weights: Path) -> None:
-    registry.answers["register_artifact"] = lambda record: record
-    result = push(run, weights, "--insecure-unsigned")
-    assert "is stored, UNSIGNED and pending" in result.out
-    assert registry.calls[0][1].signature_sha256 is None
-
-
-@pytest.mark.parametrize("content", ["", "not a key", "-----BEGIN PRIVATE KEY-----\nhunter2\n"])
-def test_an_unusable_key_is_named_and_not_repeated(run: Run, weights: Path, content: str) -> None:
-    os.environ["WEIGHTSHIFT_SIGNING_KEY_FILE"] = str(weights / "key")
-    (weights / "key").write_text(content)
-    result = push(run, weights)
-    assert result.code == 2
-    assert "WEIGHTSHIFT_SIGNING_KEY" in result.err
-    assert "hunter2" not in result.err
-
-
-@pytest.mark.usefixtures("signing_key")
-def test_push_prints_only_the_record_as_json(run: Run, registry: Any, weights: Path) -> None:
-    registry.answers["register_artifact"] = lambda record: record
-    assert json.loads(push(run, weights, "--json").out)["artifact_id"] == "v2"
-
-
-def test_push_refuses_an_unknown_format(run: Run, weights: Path) -> None:
-    result = push(run, weights, "--runtime", "pickle")
-    assert result.code == 2
-    assert "choose from pytorch-state-dict, safetensors" in result.err
 
 
 def test_artifacts_are_listed_and_shown(run: Run, registry: Any) -> None:
@@ -171,6 +63,29 @@ def test_decisions_reach_the_registry(run: Run, registry: Any) -> None:
     assert "is rejected" in out
     assert "test/ranker stable: desired at revision 7, served by gpu-0, gpu-1" in out
     assert ("reject_artifact", "ranker", "v2", "biased") in registry.calls
+
+
+@pytest.mark.parametrize(
+    ("state", "approvers", "step"),
+    [
+        (ArtifactState.PENDING, ("ada",), "next: weightshift artifact approve ranker v2"),
+        (ArtifactState.READY, ("ada", "bob"), "next: weightshift release start ranker v2 -e ENVIRONMENT"),
+    ],
+)
+def test_an_approval_says_what_is_next(
+    run: Run, registry: Any, state: ArtifactState, approvers: tuple[str, ...], step: str
+) -> None:
+    changes = {"state": state, "approvers": approvers}
+    registry.answers["approve_artifact"] = lambda *_: RECORD.model_copy(update=changes)
+    assert run("artifact", "approve", "ranker", "v2").out.splitlines()[-1] == step
+
+
+def test_what_others_wrote_is_printed_as_it_is(run: Run, registry: Any) -> None:
+    odd = RECORD.model_copy(update={"approvers": ("[bold]bob[/x]", "e\x1b[2Jve")})
+    registry.answers["approve_artifact"] = lambda *_: odd
+    result = run("artifact", "approve", "ranker", "v2")
+    assert result.code == 0
+    assert "approved by [bold]bob[/x], e[2Jve;" in result.out
 
 
 def test_targets_are_shown_per_cohort(run: Run, registry: Any) -> None:

@@ -1,65 +1,31 @@
 """An instance that demands signatures: what it loads, what it refuses, and what it says of it."""
 
-import hashlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from runtime.settings import RuntimeSettings
-from runtime.signatures import SIGNATURES_KEPT, SignatureCache, SignaturePolicy, accepted_keys
 from runtime.target_state import TargetState
-from weightshift.artifacts.artifact_statement import sign_manifest
+from tests.unit.runtime.signing_harness import (
+    CI,
+    OTHER_CI,
+    OTHER_REGISTRY,
+    SIGNED,
+    authorised,
+    authoriser,
+    sign,
+)
 from weightshift.artifacts.base import signature_key
-from weightshift.artifacts.release_authorisation import ReleaseAuthoriser
-from weightshift.artifacts.signing_keys import KeyRole, SigningKey, VerificationKeys
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.instance import CandidatePhase
-from weightshift.contracts.manifest import ArtifactRecord, Manifest
-from weightshift.contracts.target import Target
-from weightshift.errors import AuthorisationInvalid, InvalidInput, RevisionConflict, SignatureInvalid
-
-CI = SigningKey.generate(KeyRole.ARTIFACT)
-REGISTRY = SigningKey.generate(KeyRole.RELEASE)
-OTHER_CI = SigningKey.generate(KeyRole.ARTIFACT)
-OTHER_REGISTRY = SigningKey.generate(KeyRole.RELEASE)
-SIGNED: dict[str, Any] = {
-    "insecure_unsigned": False,
-    "artifact_keys": CI.public_pem().decode(),
-    "release_keys": REGISTRY.public_pem().decode(),
-}
-
-
-def authoriser(key: SigningKey = REGISTRY) -> ReleaseAuthoriser:
-    accepted = VerificationKeys.from_pem(key.public_pem(), role=KeyRole.RELEASE, source="test")
-    return ReleaseAuthoriser(key=key, accepted=accepted, validity=timedelta(days=7))
+from weightshift.errors import InvalidInput
 
 
 @pytest.fixture
 def world(make_world: Callable[..., Any]) -> Any:
     """A world whose registry has the release key that the instances accept."""
     return make_world(authoriser())
-
-
-def sign(store: Any, manifest: Manifest, key: SigningKey = CI) -> str:
-    bundle = sign_manifest(manifest, key)
-    digest = hashlib.sha256(bundle).hexdigest()
-    store.put_bytes(signature_key(manifest.model, digest), bundle)
-    return digest
-
-
-def authorised(target: Target, *, signature: str, at: datetime, key: SigningKey = REGISTRY) -> Target:
-    record = ArtifactRecord(
-        model=target.service.model,
-        artifact_id=target.artifact_id,
-        manifest_uri="",
-        manifest_sha256=target.manifest_sha256,
-        feature_schema=target.feature_schema,
-        signature_sha256=signature,
-    )
-    dated = target.model_copy(update={"updated_at": at})
-    return authoriser(key).authorise(dated, artifact=record, previous=None)
 
 
 def refusal(instance: Any, revision: int) -> Callable[[], bool]:
@@ -247,58 +213,6 @@ async def test_unsigned_artifacts_serve_only_where_the_settings_say_so(
             assert "missing" in instance.report().candidate.error.message
 
 
-class TestReplay:
-    """A valid authorisation of an older release, used again."""
-
-    @pytest.fixture
-    def policy(self, world: Any) -> Callable[[datetime], SignaturePolicy]:
-        settings = RuntimeSettings(
-            model="ranker", environment="test", cohort=Cohort.STABLE, instance_id="a", admin_token="12345678",
-            **SIGNED,
-        )  # fmt: skip
-        signatures = SignatureCache(directory=world.root / "signatures", store=world.store)
-        accepted = accepted_keys(settings)
-        return lambda now: SignaturePolicy(accepted=accepted, signatures=signatures, clock=lambda: now)
-
-    def test_after_its_last_day_a_new_instance_refuses_it(self, policy: Any, make_target: Any) -> None:
-        now = datetime.now(UTC)
-        target = authorised(make_target(1), signature="b" * 64, at=now)
-        policy(now).check_new_target(target)
-        with pytest.raises(AuthorisationInvalid, match="holds from"):
-            policy(now + timedelta(days=8)).check_new_target(target)
-
-    def test_before_that_an_instance_that_has_seen_a_newer_one_refuses_it(
-        self, world: Any, policy: Any, make_target: Any
-    ) -> None:
-        now = datetime.now(UTC)
-        state = TargetState(
-            directory=world.root / "targets",
-            service=Service(model="ranker", environment="test"),
-            cohort=Cohort.STABLE,
-            check=policy(now).check_new_target,
-        )
-        older, newer = (authorised(make_target(number), signature="b" * 64, at=now) for number in (1, 2))
-        assert state.accept(older)
-        assert state.accept(newer)
-        with pytest.raises(RevisionConflict, match="older"):
-            state.accept(older)
-
-    def test_under_a_higher_revision_it_is_another_target(self, policy: Any, make_target: Any) -> None:
-        now = datetime.now(UTC)
-        target = authorised(make_target(1), signature="b" * 64, at=now)
-        with pytest.raises(AuthorisationInvalid, match="another revision"):
-            policy(now).check_new_target(target.model_copy(update={"revision": 5}))
-
-    def test_a_manifest_that_is_not_the_authorised_one_is_refused(
-        self, world: Any, policy: Any, artifacts: Any, make_target: Any
-    ) -> None:
-        first, second = artifacts.push("v1"), artifacts.push("v2", seed=2)
-        now = datetime.now(UTC)
-        target = authorised(make_target(1, first), signature=sign(world.store, first), at=now)
-        with pytest.raises(SignatureInvalid, match="not the authorised one"):
-            policy(now).check_artifact(target, second)
-
-
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -314,22 +228,3 @@ async def test_settings_that_leave_it_open_what_is_demanded_end_the_start(
 ) -> None:
     with pytest.raises(InvalidInput, match=named):
         world.create(**(SIGNED | change))
-
-
-def test_few_signatures_are_kept(world: Any) -> None:
-    cache = SignatureCache(directory=world.root / "signatures", store=world.store)
-    for number in range(SIGNATURES_KEPT + 5):
-        content = str(number).encode()
-        digest = hashlib.sha256(content).hexdigest()
-        world.store.put_bytes(signature_key("ranker", digest), content)
-        assert cache.fetch("ranker", digest) == content
-    assert len(list((world.root / "signatures").iterdir())) == SIGNATURES_KEPT
-
-
-def test_a_damaged_copy_is_fetched_again(world: Any) -> None:
-    cache = SignatureCache(directory=world.root / "signatures", store=world.store)
-    digest = hashlib.sha256(b"signature").hexdigest()
-    world.store.put_bytes(signature_key("ranker", digest), b"signature")
-    cache.fetch("ranker", digest)
-    (world.root / "signatures" / digest).write_bytes(b"damaged")
-    assert cache.fetch("ranker", digest) == b"signature"
