@@ -99,7 +99,7 @@ class RegistryActivities:
         traffic = await self._mesh.read(request.service)
         if traffic.drift is not None:
             raise MeshDrift(f"{traffic.drift}; set it back, or use `release rollback --break-glass`")
-        splits = [request.plan.split(stage.weight) for stage in request.plan.resolved_stages()]
+        splits = [request.plan.stage_split(stage) for stage in request.plan.resolved_stages()]
         await self._mesh.check(request.service, splits)
         return traffic
 

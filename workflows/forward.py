@@ -154,7 +154,7 @@ async def shift_traffic(context: ReleaseContext) -> StageObservation | None:
         context.had_traffic = True
         context.stage_weight = stage.weight
         context.enter(ReleasePhase.OBSERVING, f"shifting {stage.weight} % to canary")
-        await shift(context, context.request.plan.split(stage.weight))
+        await shift(context, context.request.plan.stage_split(stage))
         notify(context, NotificationEvent.STAGE, f"{stage.weight} % of the traffic is on canary")
         before = await observe_stage(context, stage)
     return before

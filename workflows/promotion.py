@@ -24,6 +24,8 @@ async def take_over(context: ReleaseContext, last_stage: StageObservation | None
     await context.wait(lambda: not context.paused)
     context.stage_weight = None
     in_place = context.request.plan.promotion is Promotion.IN_PLACE
+    if not in_place and context.split is not None and context.split.canary < 100:
+        await shift(context, TrafficSplit.all_to(Cohort.CANARY))  # what was held back for comparison
     artifact_id, stable = context.request.artifact_id, context.admittance.targets.stable
     context.position = Position.STABLE_PUBLISH_IN_FLIGHT
     context.enter(ReleasePhase.PROMOTING, f"publishing {artifact_id} to stable")

@@ -13,6 +13,7 @@ from weightshift.contracts.traffic import TrafficSplit
 
 MAX_STAGES = 20
 MAX_REPLICAS = 1_000
+CONTROL_PERCENT = 5
 MAX_CHANNELS = 5
 MAX_APPROVALS = 20
 MAX_WAVE = 1_000
@@ -41,6 +42,18 @@ class Sticky(StrEnum):
 
     NONE = "none"
     USER = "user"
+
+
+class Control(StrEnum):
+    """What is compared with while the canary carries everything.
+
+    `mirror`: a share of its requests is copied to stable, whose answers are dropped. `holdback`: that share
+    stays on stable until the promotion. `none`: nothing, so comparisons end with the stage before.
+    """
+
+    MIRROR = "mirror"
+    HOLDBACK = "holdback"
+    NONE = "none"
 
 
 class Promotion(StrEnum):
@@ -202,6 +215,7 @@ class Plan(Document):
     approvals: int = Field(default=0, ge=0, le=MAX_APPROVALS)
     gates: tuple[Gate, ...] = Field(default=DEFAULT_GATES, min_length=1)
     sticky: Sticky = Sticky.NONE
+    control: Control = Control.MIRROR
     promotion: Promotion = Promotion.IDLE_SWAP
     wave: int = Field(default=1, ge=1, le=MAX_WAVE)
     on_partial: OnPartial = OnPartial.PROPORTIONAL
@@ -231,6 +245,14 @@ class Plan(Document):
     def split(self, percent: int) -> TrafficSplit:
         """Return the split that gives `percent` of the requests to the canary."""
         return TrafficSplit.with_canary(percent, sticky=self.sticky is Sticky.USER)
+
+    def stage_split(self, stage: ResolvedStage) -> TrafficSplit:
+        """Return a stage's split, with the control arm where nothing else is left to compare with."""
+        if stage.weight < 100 or not stage.max_window or self.control is Control.NONE:
+            return self.split(stage.weight)
+        if self.control is Control.HOLDBACK:
+            return self.split(100 - CONTROL_PERCENT)
+        return self.split(100).model_copy(update={"mirrored": CONTROL_PERCENT})
 
     def resolved_stages(self) -> tuple[ResolvedStage, ...]:
         """Return every stage with the plan's defaults filled in."""

@@ -36,7 +36,7 @@ def test_few_requests_may_stray_by_chance() -> None:
     assert after([split(12, 20)] * 5).problem(25) == ""
 
 
-def test_full_weight_has_no_share_to_keep() -> None:
+def test_a_few_stragglers_on_stable_at_full_weight_are_no_problem() -> None:
     assert after([split(4_000, 200)] * 5, weight=100).problem(100) == ""
 
 
