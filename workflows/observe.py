@@ -63,6 +63,8 @@ class StageObservation:
         try:
             while True:
                 observed = await self._judge(until=self._intent_changed)
+                if observed is not None and observed.verdict.outcome is StageOutcome.BREACH:
+                    raise StageBreached(observed.verdict.reason)
                 if context.promote_requested:
                     context.tell(f"the rest of the window at {self._stage.weight} % is skipped on request")
                     return
@@ -75,10 +77,8 @@ class StageObservation:
             context.held = False
 
     async def _may_advance(self, observed: Observed) -> bool:
-        """Decide what a judgement means: go on, go back (raises), or keep judging in another mode."""
+        """Decide what a judgement without a breach means: go on, go back (raises), or keep judging."""
         context, outcome = self._context, observed.verdict.outcome
-        if outcome is StageOutcome.BREACH:
-            raise StageBreached(observed.verdict.reason)
         if context.paused:
             self._mode = ObserveMode.WATCH
             return False

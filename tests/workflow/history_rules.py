@@ -114,6 +114,11 @@ def intents(events: Sequence[HistoryEvent]) -> Iterator[Intent]:
             yield Intent("cancel", event.event_id)
 
 
+def breaches(events: Sequence[HistoryEvent]) -> list[Command]:
+    """Return the judgements that found a breach."""
+    return [one for one in commands(events) if one.name == "metrics.observe" and _is(one, "breach")]
+
+
 def broken_rules(events: Sequence[HistoryEvent], *, window: timedelta) -> list[str]:
     """Return every rule of a release that its history breaks, in words; empty when none is."""
     writes = [command for command in commands(events) if command.name == "mesh.write"]

@@ -22,7 +22,7 @@ from temporalio.client import (
 from temporalio.service import RPCError
 
 from tests.workflow.harness import time_skipping_server
-from tests.workflow.history_rules import broken_rules, commands, intents
+from tests.workflow.history_rules import breaches, broken_rules, commands, intents
 from tests.workflow.scenario import Scenario
 from weightshift.contracts.identity import Cohort
 from weightshift.contracts.plan import Gate, Metric, Plan, Stage
@@ -90,12 +90,18 @@ class AnyOrder(RuleBasedStateMachine):
         scenario.fleet.unfit.update(() if fits else ("v42",))
         await scenario.start("v42", PLAN)
 
-    @rule(outcome=st.sampled_from([StageOutcome.HEALTHY] * 4 + list(StageOutcome)))
+    @rule(outcome=st.sampled_from(StageOutcome))
     def judged(self, outcome: StageOutcome) -> None:
         """The judge says something, when it is asked."""
         if self._scenario.judge.is_waiting:
             self._scenario.judge.say(outcome)
         self._do(asyncio.sleep(0))
+
+    @rule()
+    def stage_goes_well(self) -> None:
+        """A whole stage passes, so that late places are reached as often as early ones."""
+        self.judged(StageOutcome.HEALTHY)
+        self.time_passes()
 
     @rule()
     def time_passes(self) -> None:
@@ -235,6 +241,8 @@ class AnyOrder(RuleBasedStateMachine):
         events = await scenario.events()
         if any(one.name in ("rollback", "cancel") for one in _in_time(events)):
             assert result.outcome is not Outcome.PROMOTED, "a rollback asked for in time did not win"
+        if breaches(events):
+            assert result.outcome is not Outcome.PROMOTED, "a breach was passed over"
 
 
 def _in_time(events: list[Any]) -> list[Any]:
@@ -244,7 +252,7 @@ def _in_time(events: list[Any]) -> list[Any]:
 
 
 AnyOrder.TestCase.settings = settings(
-    max_examples=int(os.environ.get("WEIGHTSHIFT_EXAMPLES", "10")),
+    max_examples=int(os.environ.get("WEIGHTSHIFT_EXAMPLES", "12")),
     stateful_step_count=12,
     deadline=None,
     derandomize="WEIGHTSHIFT_EXAMPLES" not in os.environ,
