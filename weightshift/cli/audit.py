@@ -9,6 +9,7 @@ from weightshift.cli.context import Context
 from weightshift.cli.options import ENVIRONMENT, REGISTRY, Commands, Option, add_command, add_group
 from weightshift.cli.output import table
 from weightshift.contracts.evidence import AuditHead, AuditQuery, AuditRow
+from weightshift.errors import InvalidInput
 
 
 def _moment(text: str) -> datetime:
@@ -103,7 +104,7 @@ async def verify(context: Context) -> int:
     from weightshift.registry.verify import verify_chain  # noqa: PLC0415 - only this command needs it
 
     arguments = context.arguments
-    known = AuditHead.model_validate_json(arguments.head.read_bytes()) if arguments.head else None
+    known = _exported_head(arguments.head) if arguments.head else None
     async with context.connections.registry(arguments) as registry:
         found = await verify_chain(registry.audit_page, arguments.environment, known=known)
     if isinstance(found, AuditHead):
@@ -113,6 +114,13 @@ async def verify(context: Context) -> int:
     text = f"the chain of {arguments.environment} is broken at row {found.sequence}: {found.problem}"
     context.output.result({"whole": False, "broken": found}, text)
     return 1
+
+
+def _exported_head(file: Path) -> AuditHead:
+    try:
+        return AuditHead.model_validate_json(file.read_bytes())
+    except OSError as error:
+        raise InvalidInput(f"head: {file} cannot be read ({error.strerror}); choose another.") from error
 
 
 async def head(context: Context) -> int:

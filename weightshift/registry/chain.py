@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import rfc8785
@@ -24,6 +24,9 @@ ARTIFACT_ENVIRONMENT = "artifacts"
 
 REFUSAL_ENVIRONMENT = "access"
 """The chain that holds refused requests, whatever they asked for."""
+
+UNREADABLE = "unreadable"
+"""What a row is filed under that nobody can read any more."""
 
 REFUSAL_MODEL = "registry"
 """What refused requests are filed under in their chain."""
@@ -82,6 +85,31 @@ def row_hash(row: AuditRow) -> str:
     return hashlib.sha256(canonical).hexdigest()
 
 
+def is_intact(row: AuditRow) -> bool:
+    """Whether a row still is what its hash was computed over."""
+    try:
+        return row_hash(row) == row.hash
+    except InvalidInput:
+        return False  # no row was ever written with such data
+
+
+def unreadable(environment: str, *, sequence: int, previous_hash: str, hash_: str) -> AuditRow:
+    """Return what stands for a row that the registry cannot have written; its hash does not fit."""
+    return AuditRow(
+        sequence=sequence,
+        service=Service(model=UNREADABLE, environment=environment),
+        operation_id="",
+        release_id=None,
+        step=UNREADABLE,
+        operator="",
+        summary="this row was changed outside the registry and cannot be read",
+        data={},
+        recorded_at=datetime.fromtimestamp(0, UTC),
+        previous_hash=previous_hash,
+        hash=hash_,
+    )
+
+
 def broken_rows(rows: Iterable[AuditRow]) -> tuple[int, ...]:
     """Return the sequences of rows that were altered, or that do not follow the row before them.
 
@@ -96,7 +124,7 @@ def broken_rows(rows: Iterable[AuditRow]) -> tuple[int, ...]:
         expected = (
             FIRST_PREVIOUS_HASH if first else previous.hash if previous and adjacent else row.previous_hash
         )
-        if row.previous_hash != expected or row_hash(row) != row.hash:
+        if row.previous_hash != expected or not is_intact(row):
             broken.append(row.sequence)
         previous = row
     return tuple(broken)
@@ -121,7 +149,7 @@ def first_break(rows: Iterable[AuditRow], *, after: AuditHead) -> ChainBreak | N
             return ChainBreak(sequence=sequence, problem=f"it is missing; row {row.sequence} follows")
         if row.previous_hash != previous_hash:
             return ChainBreak(sequence=sequence, problem="it does not continue the row before it")
-        if row_hash(row) != row.hash:
+        if not is_intact(row):
             return ChainBreak(sequence=sequence, problem="it was changed after it was written")
         previous_hash = row.hash
     return None

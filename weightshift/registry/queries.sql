@@ -240,8 +240,12 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 -- name: select_audit_operation
 SELECT * FROM audit WHERE environment = $1 AND operation_id = $2
 
+-- A date that no client could read (somebody has changed the row) comes back as none.
 -- name: select_audit_page
-SELECT * FROM audit
+SELECT environment, sequence, model_name, operation_id, release_id, step, operator, summary, data,
+    CASE WHEN recorded_at BETWEEN '0002-01-01' AND '9998-12-31' THEN recorded_at END AS recorded_at,
+    previous_hash, hash
+FROM audit
 WHERE environment = $1 AND sequence > $2
   AND ($3::text IS NULL OR model_name = $3)
   AND ($4::text IS NULL OR release_id = $4)

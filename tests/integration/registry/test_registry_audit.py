@@ -3,6 +3,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import asyncpg
 import pytest
 
 from tests.integration.registry.builders import publication_of
@@ -13,8 +14,9 @@ from weightshift.errors import (
     OperationConflict,
 )
 from weightshift.registry.base import Registry
-from weightshift.registry.chain import FIRST_PREVIOUS_HASH, REFUSAL_ENVIRONMENT, broken_rows
+from weightshift.registry.chain import FIRST_PREVIOUS_HASH, REFUSAL_ENVIRONMENT, ChainBreak, broken_rows
 from weightshift.registry.pages import read_all
+from weightshift.registry.store import PostgresRegistry
 from weightshift.registry.verify import verify_chain
 
 Ready = Callable[..., Awaitable[None]]
@@ -159,3 +161,35 @@ async def test_refused_requests_have_a_chain_of_their_own(registry: Registry) ->
     (row,) = await registry.audit_page(query)
     assert (row.operator, row.summary) == ("eve", "GET /v1/%2e%2e: InvalidInput")
     assert isinstance(await verify_chain(registry.audit_page, REFUSAL_ENVIRONMENT), AuditHead)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "data = '[1]'",
+        """data = '{"a": 99999999999999999999}'""",
+        """data = '{"a": 1e400}'""",
+        """data = '{"a": "\\ud800"}'""",
+        "data = (repeat('[', 5000) || repeat(']', 5000))::json",
+        "model_name = '../x'",
+        "recorded_at = 'infinity'",
+        "recorded_at = '4000-01-01 BC'",
+        "previous_hash = ''",
+        "hash = ''",
+    ],
+)
+async def test_a_row_made_unreadable_is_named_and_hides_no_other(
+    postgres_registry: PostgresRegistry,
+    owner: "asyncpg.Connection[asyncpg.Record]",
+    service: Service,
+    change: str,
+) -> None:
+    for number in range(4):
+        await postgres_registry.record_evidence(evidence_of(service, f"R1/{number}"))
+    where = "WHERE environment = $1 AND sequence = 2"
+    await owner.execute(f"UPDATE audit SET {change} {where}", service.environment)  # noqa: S608
+    broken = await verify_chain(postgres_registry.audit_page, service.environment)
+    assert isinstance(broken, ChainBreak)
+    assert broken.sequence == 2
+    rows = await postgres_registry.audit_page(AuditQuery(environment=service.environment))
+    assert [row.sequence for row in rows] == [1, 2, 3, 4]

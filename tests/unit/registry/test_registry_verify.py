@@ -2,6 +2,7 @@ import pytest
 
 from weightshift.contracts.evidence import AuditHead, AuditQuery, AuditRow, Evidence
 from weightshift.contracts.identity import Service
+from weightshift.errors import InvalidInput
 from weightshift.registry.chain import ChainBreak, first_break, head_of, row_hash
 from weightshift.registry.memory import MemoryRegistry
 from weightshift.registry.pages import ReadPage
@@ -79,3 +80,16 @@ async def test_a_chain_rewritten_as_a_whole_is_found_by_an_exported_head(
     assert isinstance(await verify_chain(reading(tuple(forged)), "test"), AuditHead)
     broken = await verify_chain(reading(tuple(forged)), "test", known=head_of("test", chain[3]))
     assert broken == ChainBreak(sequence=4, problem="it is not the one that was exported")
+
+
+@pytest.mark.parametrize("value", [10**30, float("inf"), float("nan"), "\ud800"])
+def test_data_that_no_row_was_written_with_breaks_its_row(chain: tuple[AuditRow, ...], value: object) -> None:
+    changed = chain[2].model_copy(update={"data": {"x": value}})
+    broken = first_break((*chain[:2], changed, *chain[3:]), after=EMPTY)
+    assert broken == ChainBreak(sequence=3, problem="it was changed after it was written")
+
+
+async def test_a_head_of_another_chain_verifies_nothing(chain: tuple[AuditRow, ...]) -> None:
+    head = AuditHead(environment="artifacts", sequence=6, hash=chain[-1].hash)
+    with pytest.raises(InvalidInput, match="artifacts"):
+        await verify_chain(reading(chain), "test", known=head)

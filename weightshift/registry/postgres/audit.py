@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from weightshift.contracts.evidence import AuditHead, AuditQuery, AuditRow
 from weightshift.errors import OperationConflict
-from weightshift.registry.chain import FIRST_PREVIOUS_HASH, Entry, chained, head_of
+from weightshift.registry.chain import FIRST_PREVIOUS_HASH, Entry, chained, head_of, unreadable
 from weightshift.registry.postgres.database import Connection
 from weightshift.registry.postgres.rows import service_of
 from weightshift.registry.sql import QUERIES
@@ -96,6 +96,19 @@ async def _insert(connection: Connection, row: AuditRow) -> None:
 
 
 def _row(record: asyncpg.Record) -> AuditRow:
+    """Return a row; one that somebody has made unreadable must not hide the others, or its own number."""
+    try:
+        return _readable(record)
+    except ValueError:
+        return unreadable(
+            record["environment"],
+            sequence=record["sequence"],
+            previous_hash=record["previous_hash"],
+            hash_=record["hash"],
+        )
+
+
+def _readable(record: asyncpg.Record) -> AuditRow:
     return AuditRow(
         sequence=record["sequence"],
         service=service_of(record),
