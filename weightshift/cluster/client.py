@@ -129,7 +129,7 @@ class _Attempt:
                 raise
             self.trouble = str(error)
             await self._wait(error.retry_after)
-        except (aiohttp.ClientError, ConnectionError, json.JSONDecodeError) as error:
+        except (aiohttp.ClientError, OSError, config.ConfigException, json.JSONDecodeError) as error:
             self.trouble = type(error).__name__
             await self._wait(None)
         else:
