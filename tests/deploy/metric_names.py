@@ -27,6 +27,8 @@ WORKER_SERIES = frozenset(
         "temporal_worker_task_slots_used",
         "temporal_workflow_task_execution_failed",
         "weightshift_mesh_write_stuck",
+        "weightshift_notification_failures",
+        "weightshift_stale_fences",
     }
 )
 """What queries may ask of the worker; a test with a live one looks that it exposes them."""

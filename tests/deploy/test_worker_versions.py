@@ -24,12 +24,13 @@ from tests.deploy.metric_names import WORKER_SERIES, exposed_names
 from tests.workflow.twins import SimulatedFleet
 from weightshift.analysis.counters import Series
 from weightshift.client import ReleaseClient
-from weightshift.contracts.identity import Cohort, Service
+from weightshift.contracts.identity import Fence, Service
 from weightshift.contracts.manifest import ArtifactRecord
+from weightshift.contracts.notification import Notification
 from weightshift.contracts.plan import Gate, Metric, Plan, Stage
 from weightshift.contracts.release import Outcome, ReleasePhase, ReleaseRequest, RollbackRequest
-from weightshift.contracts.traffic import MeshState
-from weightshift.errors import MeshUnreachable
+from weightshift.contracts.traffic import MeshState, TrafficSplit
+from weightshift.errors import MeshUnreachable, NotificationUndelivered, StaleFence, WeightshiftError
 from weightshift.local.ports import HOST, free_ports
 from weightshift.local.temporal import SEARCH_ATTRIBUTES, temporal_server
 from weightshift.mesh.memory import MemoryMesh
@@ -45,7 +46,7 @@ PLAN = Plan(
     retain=timedelta(hours=1),
     gates=(Gate(metric=Metric.ERROR_RATE, maximum=0.03),),
 )
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 class NoReader:
@@ -59,14 +60,23 @@ class NoReader:
 
 
 class BrokenMesh(MemoryMesh):
-    """Cannot be written until it is mended."""
+    """Gives the canary nothing until it is mended: it does not answer, or knows a newer command."""
 
-    broken = False
+    trouble: WeightshiftError | None = None
 
-    async def write(self, *arguments: Any, **named: Any) -> MeshState:
-        if self.broken:
-            raise MeshUnreachable("the mesh does not answer; wait")
-        return await super().write(*arguments, **named)
+    async def write(
+        self, service: Service, split: TrafficSplit, fence: Fence, *, expected: MeshState | None = None
+    ) -> MeshState:
+        if self.trouble is not None and split.canary:
+            raise self.trouble
+        return await super().write(service, split, fence, expected=expected)
+
+
+class DeadChannel:
+    """Takes no notification."""
+
+    async def deliver(self, notification: Notification) -> None:
+        raise NotificationUndelivered("the receiver does not answer")
 
 
 def manifest_container(name: str) -> Container:
@@ -115,7 +125,12 @@ class ControlPlane:
         client = await worker._connect(temporal, chosen)
         built = build_workers(
             client,
-            adapters=Adapters(registry=self.registry, mesh=self.mesh, reader=NoReader()),
+            adapters=Adapters(
+                registry=self.registry,
+                mesh=self.mesh,
+                reader=NoReader(),
+                channels={"oncall": DeadChannel()},
+            ),
             settings=chosen,
             registry_settings=RegistrySettings(lost_after=60),
             task_queue=self.queue,
@@ -138,7 +153,7 @@ class ControlPlane:
     async def client(self) -> Client:
         return await Client.connect(self.target, namespace=NAMESPACE, data_converter=pydantic_data_converter)
 
-    async def release(self, artifact_id: str) -> ReleaseClient:
+    async def release(self, artifact_id: str, plan: Plan = PLAN) -> ReleaseClient:
         """Start a release; it stays under its parachute for an hour once promoted."""
         record = ArtifactRecord(
             model=self.service.model,
@@ -155,7 +170,7 @@ class ControlPlane:
                 release_id=f"{self.service.environment}-{artifact_id}",
                 service=self.service,
                 artifact_id=artifact_id,
-                plan=PLAN,
+                plan=plan,
                 operator="ci",
             )
         )
@@ -269,16 +284,17 @@ async def test_the_worker_exposes_what_is_alerted_on(plane: ControlPlane) -> Non
         await client.start_workflow(
             "Release", "no request", id=f"unreadable-{plane.queue}", task_queue=plane.queue
         )
-        plane.mesh.broken = True
-        releases = await plane.release("v42")
+        plane.mesh.trouble = MeshUnreachable("the mesh does not answer; wait")
+        releases = await plane.release("v42", PLAN.model_copy(update={"notify": ("oncall",)}))
+        exposed: set[str] = set()
 
-        async def both_failures_are_counted() -> bool:
-            return exposed_names((await http.get(metrics)).text) >= WORKER_SERIES
+        async def is_counted(*names: str) -> bool:
+            exposed.update(exposed_names((await http.get(metrics)).text))
+            return exposed.issuperset(names)
 
-        await until(both_failures_are_counted)
-        plane.mesh.broken = False
-        await until(is_in(releases, plane.service, ReleasePhase.PARACHUTE))
-        target = (await plane.registry.targets(plane.service)).of(Cohort.STABLE)
-        assert target is not None
-        assert target.artifact_id == "v42"
+        await until(lambda: is_counted("weightshift_mesh_write_stuck", "weightshift_notification_failures"))
+        plane.mesh.trouble = StaleFence("a newer command is known; read the mesh and decide again")
+        await until(lambda: is_counted(*WORKER_SERIES))
+        plane.mesh.trouble = None
+        await releases.result(plane.service)
         await client.get_workflow_handle(f"unreadable-{plane.queue}").terminate()
