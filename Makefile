@@ -2,7 +2,7 @@
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest
 
-.PHONY: setup demo test check check-deploy test-cluster replay integration faults bench clean
+.PHONY: setup demo test check check-deploy test-cluster replay integration faults gpu bench clean
 
 setup: .venv/installed
 
@@ -37,6 +37,9 @@ integration: setup
 
 faults: setup
 	$(PYTEST) tests/faults
+
+gpu: setup
+	$(PYTEST) -rs tests/gpu
 
 bench: setup
 	for benchmark in benchmarks/[a-z]*.py; do $(BIN)/python $$benchmark --quick --json || exit 1; done

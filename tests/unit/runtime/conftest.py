@@ -53,7 +53,14 @@ class DictStore:
     def put_bytes(self, key: str, content: bytes) -> None:
         self.objects.setdefault(key, content)
 
-    def put_file(self, key: str, path: Path, *, progress: Callable[[int], None] | None = None) -> None:
+    def put_file(
+        self,
+        key: str,
+        path: Path,
+        *,
+        progress: Callable[[int], None] | None = None,
+        sha256: str | None = None,
+    ) -> None:
         self.put_bytes(key, path.read_bytes())
 
     def stream(
