@@ -102,7 +102,7 @@ async def test_a_split_shows_once_every_proxy_of_every_istiod_has_its_version(
 async def test_proxies_that_stay_behind_are_named(api: KubernetesApi, tmp_path: Path) -> None:
     old = version_of(api.get("virtualservices", "ranker"))
     async with running(FakeIstiod(acknowledged={f"proxy-{i}": old for i in range(9)})) as istiod:
-        mesh = istio_mesh(api, tmp_path, istiod=client(istiod), confirm_timeout=0.3)
+        mesh = istio_mesh(api, tmp_path, istiod=client(istiod), confirm_timeout=1.0)
         state = await mesh.write(SERVICE, TrafficSplit.with_canary(25), FENCE)
         with pytest.raises(MeshConfirmationTimeout, match="9 proxies are behind, proxy-0, proxy-1, proxy-2"):
             await mesh.confirm(SERVICE, state)
@@ -112,7 +112,7 @@ async def test_proxies_that_stay_behind_are_named(api: KubernetesApi, tmp_path: 
 async def test_an_istiod_that_is_away_confirms_nothing(api: KubernetesApi, tmp_path: Path) -> None:
     async with running(FakeIstiod()) as istiod:
         gone = client(istiod)
-    mesh = istio_mesh(api, tmp_path, istiod=gone, confirm_timeout=0.3)
+    mesh = istio_mesh(api, tmp_path, istiod=gone, confirm_timeout=1.0)
     state = await mesh.write(SERVICE, TrafficSplit.with_canary(25), FENCE)
     with pytest.raises(MeshConfirmationTimeout, match="WEIGHTSHIFT_MESH_ISTIOD_URLS"):
         await mesh.confirm(SERVICE, state)

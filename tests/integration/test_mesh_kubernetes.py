@@ -80,7 +80,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         api.create(request.param, virtual_service() if istio else http_route())
         adapter = istio_mesh if istio else gateway_mesh
         mesh = adapter(api, tmp_path, timeout=4.0)
-        impatient = adapter(api, tmp_path, timeout=0.3, confirm_timeout=0.3)
+        impatient = adapter(api, tmp_path, timeout=0.3)
         yield Cluster(api, mesh, impatient, request.param)
         await mesh.aclose()
         await impatient.aclose()
@@ -235,9 +235,17 @@ async def test_foreign_weights_stop_a_promotion_and_not_a_rollback(cluster: Clus
     assert "10/90" in (found.drift or "")
     with pytest.raises(MeshDrift, match="10/90"):
         await cluster.mesh.write(SERVICE, QUARTER, fence(2), expected=first)
-    with pytest.raises(MeshConfirmationTimeout, match="10/90"):
-        await cluster.impatient.confirm(SERVICE, first)
     assert await cluster.mesh.write(SERVICE, NOTHING, fence(3)) == MeshState(split=NOTHING, fence=fence(3))
+
+
+async def test_what_somebody_else_changed_is_not_confirmed(cluster: Cluster, tmp_path: Path) -> None:
+    state = await cluster.mesh.write(SERVICE, QUARTER, fence(1))
+    cluster.shift_by_hand(10, 90)
+    adapter = istio_mesh if cluster.plural == "virtualservices" else gateway_mesh
+    mesh = adapter(cluster.api, tmp_path, confirm_timeout=1.0)
+    with pytest.raises(MeshConfirmationTimeout, match="10/90"):
+        await mesh.confirm(SERVICE, state)
+    await mesh.aclose()
 
 
 async def test_a_lowered_fence_is_noticed(cluster: Cluster) -> None:
@@ -337,7 +345,7 @@ async def test_a_route_no_gateway_has_accepted_is_not_confirmed(
     async with kubernetes_api() as api:
         api.create("httproutes", http_route())
         api.controller = controller
-        mesh = gateway_mesh(api, tmp_path, confirm_timeout=0.3)
+        mesh = gateway_mesh(api, tmp_path, confirm_timeout=1.0)
         state = await mesh.write(SERVICE, QUARTER, fence(1))
         with pytest.raises(MeshConfirmationTimeout, match=told):
             await mesh.confirm(SERVICE, state)
