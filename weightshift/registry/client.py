@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from weightshift import errors
 from weightshift.contracts.approval import Approval, ApprovalRequest, RejectedArtifact
+from weightshift.contracts.base import NAME_PATTERN
 from weightshift.contracts.evidence import AuditHead, AuditQuery, AuditRow
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.instance import InstanceReport, InstanceState
@@ -18,7 +19,7 @@ from weightshift.contracts.manifest import ArtifactRecord
 from weightshift.contracts.release import ReleaseRecord
 from weightshift.contracts.target import Target, Targets
 from weightshift.contracts.wave import WaveGrant
-from weightshift.errors import RegistryUnreachable, Unauthorised, WeightshiftError
+from weightshift.errors import InvalidInput, RegistryUnreachable, Unauthorised, WeightshiftError
 from weightshift.registry.answers import (
     ArtifactList,
     AuditFilters,
@@ -32,6 +33,7 @@ from weightshift.registry.pages import read_all
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
+_NAME = re.compile(NAME_PATTERN)
 _TOKEN = re.compile(r"[!-~]+")
 _ERRORS = {
     name: kind
@@ -54,7 +56,7 @@ class RegistryClient:
         # No header takes anything else, and no token that was ever issued has it.
         self._has_token = _TOKEN.fullmatch(token) is not None
         self._http = httpx.AsyncClient(
-            base_url=url,
+            base_url=_checked_url(url),
             headers={"authorization": f"Bearer {token}"} if self._has_token else {},
             timeout=timeout,
             transport=transport,
@@ -122,23 +124,23 @@ class RegistryClient:
 
         Raises `UnknownArtifact`, `Conflict` for a rejected one.
         """
-        return await self._post_artifact(f"/v1/artifacts/{model}/{artifact_id}/approve", {})
+        return await self._post_artifact(f"{_artifact_path(model, artifact_id)}/approve", {})
 
     async def reject_artifact(self, model: str, artifact_id: str, reason: str) -> RejectedArtifact:
         """Move an artifact to rejected, for ever; the answer names where it is in use.
 
         Raises `UnknownArtifact`.
         """
-        path = f"/v1/artifacts/{model}/{artifact_id}/reject"
+        path = f"{_artifact_path(model, artifact_id)}/reject"
         return _parse(RejectedArtifact, _checked(await self._request("POST", path, json={"reason": reason})))
 
     async def artifact(self, model: str, artifact_id: str) -> ArtifactRecord:
         """Read one artifact. Raises `UnknownArtifact`."""
-        return _parse(ArtifactRecord, await self._get(f"/v1/artifacts/{model}/{artifact_id}"))
+        return _parse(ArtifactRecord, await self._get(_artifact_path(model, artifact_id)))
 
     async def artifacts(self, model: str) -> tuple[ArtifactRecord, ...]:
         """Read a model's artifacts, newest first."""
-        return _parse(ArtifactList, await self._get(f"/v1/artifacts/{model}")).artifacts
+        return _parse(ArtifactList, await self._get(f"/v1/artifacts/{_name(model)}")).artifacts
 
     async def releases(self, service: Service) -> tuple[ReleaseRecord, ...]:
         """Read a service's releases, newest first."""
@@ -156,7 +158,7 @@ class RegistryClient:
 
     async def approval(self, service: Service, approval_id: str) -> Approval:
         """Read one approval of a service's releases. Raises `UnknownApproval`."""
-        return _parse(Approval, await self._get(f"/v1/approvals/{service}/{approval_id}"))
+        return _parse(Approval, await self._get(f"/v1/approvals/{service}/{_name(approval_id)}"))
 
     async def audit(self, service: Service, release_id: str | None = None) -> tuple[AuditRow, ...]:
         """Read all of a service's audit rows, oldest first."""
@@ -172,7 +174,7 @@ class RegistryClient:
 
     async def audit_head(self, environment: str) -> AuditHead:
         """Read the place and the hash of a chain's newest row."""
-        return _parse(AuditHead, await self._get(f"/v1/chains/{environment}/head"))
+        return _parse(AuditHead, await self._get(f"/v1/chains/{_name(environment)}/head"))
 
     async def _get(self, path: str) -> httpx.Response:
         return _checked(await self._request("GET", path))
@@ -195,6 +197,27 @@ class RegistryClient:
                 f"The registry at {self._http.base_url} does not answer ({type(error).__name__}); "
                 "check WEIGHTSHIFT_REGISTRY_URL and that it runs."
             ) from error
+
+
+def _checked_url(text: str) -> httpx.URL:
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL:
+        url = httpx.URL()
+    if url.scheme not in ("http", "https") or not url.host:
+        raise InvalidInput("WEIGHTSHIFT_REGISTRY_URL is not http://host:port; set it so.")
+    return url
+
+
+def _artifact_path(model: str, artifact_id: str) -> str:
+    return f"/v1/artifacts/{_name(model)}/{_name(artifact_id)}"
+
+
+def _name(text: str) -> str:
+    """Return a part of a path. Raises `InvalidInput` for what would make another path of it."""
+    if not _NAME.fullmatch(text):
+        raise InvalidInput(f"{text!r} is not a name of [A-Za-z0-9._-]; check what it should be.")
+    return text
 
 
 def _checked(response: httpx.Response) -> httpx.Response:

@@ -132,7 +132,11 @@ FROM (
             (report -> 'candidate' ->> 'revision')::bigint
         ),
         NULL
-    FROM instance_report WHERE environment = $1
+    FROM instance_report
+    -- No registry has given higher ones: a report that says so must not use the counter up.
+    WHERE environment = $1 AND (report ->> 'desired_revision')::bigint <= $2
+      AND coalesce((report -> 'actual' ->> 'revision')::bigint, 0) <= $2
+      AND coalesce((report -> 'candidate' ->> 'revision')::bigint, 0) <= $2
     UNION ALL
     SELECT model_name,
         (data -> 'target' ->> 'revision')::bigint,

@@ -7,7 +7,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from weightshift.contracts.base import Message
+from pydantic import TypeAdapter, ValidationError
+
+from weightshift.contracts.base import Identifier, Message, Name
 from weightshift.errors import InvalidInput, Unauthorised
 from weightshift.registry.postgres.database import Database, lone_connection
 from weightshift.registry.shared import Shared
@@ -17,6 +19,8 @@ EVERY = "*"
 """In an operator's token: any model, or any environment."""
 
 CONNECT_SECONDS = 10.0
+_SUBJECT: TypeAdapter[str] = TypeAdapter(Identifier)
+_NAME: TypeAdapter[str] = TypeAdapter(Name)
 
 
 class Role(StrEnum):
@@ -131,12 +135,26 @@ def token_id(token: str) -> str:
 
 def check_grant(grant: Grant) -> None:
     """Raise `InvalidInput` for a grant nobody should hold."""
-    if not grant.subject:
-        raise InvalidInput("A token's subject is empty; name the person or machine that will hold it.")
+    if not _is_valid(_SUBJECT, grant.subject) or grant.subject != grant.subject.strip():
+        raise InvalidInput(
+            "A token's subject is one printable line of 1 to 200 characters; name the person or machine "
+            "that will hold it."
+        )
+    for what, name in (("model", grant.model), ("environment", grant.environment)):
+        if name != EVERY and not _is_valid(_NAME, name):
+            raise InvalidInput(f"A token's {what} is {EVERY} or a name of [A-Za-z0-9._-]; use one.")
     if grant.role is Role.RUNTIME and EVERY in (grant.model, grant.environment):
         raise InvalidInput("A runtime token is bound to one model and one environment; name both.")
     if grant.role is Role.METRICS and (grant.model, grant.environment) != (EVERY, EVERY):
         raise InvalidInput(f"A metrics token sees every service; bind it to model and environment {EVERY}.")
+
+
+def _is_valid(kind: TypeAdapter[str], value: str) -> bool:
+    try:
+        kind.validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
 async def issue_token(*, dsn: str, role: Role, subject: str, model: str, environment: str) -> str:

@@ -1,5 +1,6 @@
 """After a restore, counters must go on above everything that was ever seen."""
 
+import asyncio
 from datetime import timedelta
 
 import asyncpg
@@ -15,9 +16,9 @@ from tests.integration.registry.builders import (
 from weightshift.contracts.evidence import AuditHead
 from weightshift.contracts.health import Incident
 from weightshift.contracts.identity import Fence, Service
-from weightshift.errors import RevisionReused
+from weightshift.errors import InvalidInput, RevisionReused
 from weightshift.local.postgres import PostgresAddress
-from weightshift.registry.recover import Recovered, recover
+from weightshift.registry.recover import HIGHEST, Recovered, recover
 from weightshift.registry.store import PostgresRegistry
 from weightshift.registry.verify import verify_chain
 
@@ -136,3 +137,40 @@ async def test_an_environment_nobody_knows_has_nothing_to_recover(
     database: PostgresAddress, service: Service
 ) -> None:
     assert await run(database, service, revision=10) == ()
+
+
+@pytest.mark.parametrize(
+    "values", [{"revision": -1}, {"epoch": -1}, {"revision": 10**30}, {"epoch": HIGHEST + 1}]
+)
+async def test_a_slip_uses_no_counter_up(
+    postgres_registry: PostgresRegistry, database: PostgresAddress, service: Service, values: dict[str, int]
+) -> None:
+    await postgres_registry.report(report_of(service, revision=3))
+    with pytest.raises(InvalidInput, match="at_least"):
+        await run(database, service, **values)
+    with pytest.raises(InvalidInput, match="environment"):
+        await run(database, service.model_copy(update={"environment": "../x"}))
+
+
+async def test_a_report_of_an_impossible_revision_uses_no_counter_up(
+    postgres_registry: PostgresRegistry, database: PostgresAddress, service: Service
+) -> None:
+    await postgres_registry.report(report_of(service, "gpu-0", revision=7))
+    await postgres_registry.report(report_of(service, "gpu-1", revision=(1 << 53) - 1))
+    await postgres_registry.report(report_of(service, "gpu-2", desired_revision=(1 << 53) - 1))
+    (recovered,) = await run(database, service)
+    assert recovered.revision == 7
+
+
+async def test_a_recovery_and_publications_do_not_wait_for_each_other_for_ever(
+    postgres_registry: PostgresRegistry, database: PostgresAddress, service: Service
+) -> None:
+    services = [service.model_copy(update={"model": f"{service.model}-{number}"}) for number in range(4)]
+    for owner in services:
+        await make_ready(postgres_registry, owner, "v41")
+        await postgres_registry.publish(publication_of(owner))
+    for _ in range(5):
+        published = (
+            postgres_registry.publish(publication_of(owner, expected_revision=None)) for owner in services
+        )
+        await asyncio.gather(run(database, service), *published)

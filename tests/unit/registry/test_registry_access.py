@@ -155,8 +155,19 @@ async def test_an_operator_of_one_environment_registers_but_does_not_approve(
 def test_a_runtime_token_is_bound_to_one_service(tokens: MemoryTokens) -> None:
     with pytest.raises(InvalidInput, match="one model"):
         tokens.issue(Grant(role=Role.RUNTIME, subject="gpu", model=EVERY, environment="test"))
+
+
+@pytest.mark.parametrize("subject", ["", " ", "ada ", "a\nb", "\x1b[31m", "\0", "x" * 201])
+def test_a_token_is_held_by_somebody_with_a_name(tokens: MemoryTokens, subject: str) -> None:
     with pytest.raises(InvalidInput, match="subject"):
-        tokens.issue(Grant(role=Role.OPERATOR, subject="", model=EVERY, environment=EVERY))
+        tokens.issue(Grant(role=Role.OPERATOR, subject=subject, model=EVERY, environment=EVERY))
+
+
+@pytest.mark.parametrize("name", ["", "../x", "**", "a b", "x" * 101])
+def test_a_token_is_bound_to_names(tokens: MemoryTokens, name: str) -> None:
+    for bound in ({"model": name, "environment": EVERY}, {"model": EVERY, "environment": name}):
+        with pytest.raises(InvalidInput, match=r"is \* or a name"):
+            tokens.issue(Grant(role=Role.OPERATOR, subject="ada", **bound))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,14 @@ from weightshift.contracts.instance import InstanceReport
 from weightshift.contracts.manifest import ArtifactRecord, ArtifactState
 from weightshift.contracts.release import Admission, ReleaseRequest
 from weightshift.contracts.target import Publication, Target
-from weightshift.errors import ArtifactConflict, Conflict, RegistryUnreachable, Unauthorised, UnknownArtifact
+from weightshift.errors import (
+    ArtifactConflict,
+    Conflict,
+    InvalidInput,
+    RegistryUnreachable,
+    Unauthorised,
+    UnknownArtifact,
+)
 from weightshift.registry.client import RegistryClient
 from weightshift.registry.memory import MemoryRegistry
 
@@ -159,6 +166,26 @@ async def test_what_cannot_be_a_token_is_not_sent(token: str, service: Service) 
     ) as client:
         with pytest.raises(Unauthorised, match="WEIGHTSHIFT_REGISTRY_TOKEN"):
             await client.targets(service)
+
+
+@pytest.mark.parametrize("name", ["", "..", "../x", "v1/approve", "v1?x=1", "v1#", "v1\n", "%2e", "x" * 101])
+async def test_what_is_no_name_makes_no_other_path(operator: RegistryClient, name: str) -> None:
+    for attempt in (
+        operator.artifact("ranker", name),
+        operator.artifact(name, "v1"),
+        operator.artifacts(name),
+        operator.approve_artifact("ranker", name),
+        operator.reject_artifact("ranker", name, "leaks"),
+        operator.audit_head(name),
+    ):
+        with pytest.raises(InvalidInput, match="is not a name"):
+            await attempt
+
+
+@pytest.mark.parametrize("url", ["", "registry", "file:///etc/passwd", "http://", "http://[::1", "ftp://x"])
+def test_what_is_no_address_of_a_registry_is_bad_input(url: str) -> None:
+    with pytest.raises(InvalidInput, match="WEIGHTSHIFT_REGISTRY_URL"):
+        RegistryClient(url=url, token="t")
 
 
 @pytest.mark.parametrize(
