@@ -14,7 +14,6 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.worker import Worker, WorkerDeploymentConfig
 
@@ -50,6 +49,7 @@ from weightshift.settings import (
     RegistrySettings,
     TemporalSettings,
 )
+from weightshift.temporal_connection import connect
 from workflows.release import ReleaseWorkflow
 
 _MESH_SLOTS = 50
@@ -177,12 +177,7 @@ async def _connect(temporal: TemporalSettings, settings: WorkerSettings) -> Clie
     runtime = Runtime(
         telemetry=TelemetryConfig(metrics=PrometheusConfig(bind_address=settings.metrics_address))
     )
-    return await Client.connect(
-        temporal.address,
-        namespace=temporal.namespace,
-        data_converter=pydantic_data_converter,
-        runtime=runtime,
-    )
+    return await connect(temporal, runtime=runtime)
 
 
 async def _open(

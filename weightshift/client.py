@@ -18,7 +18,6 @@ from temporalio.common import (
     TypedSearchAttributes,
     WorkflowIDConflictPolicy,
 )
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError, FailureError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -33,6 +32,7 @@ from weightshift.contracts.release import (
     RollbackRequest,
 )
 from weightshift.settings import TemporalSettings
+from weightshift.temporal_connection import connect
 
 Answer = TypeVar("Answer")
 
@@ -56,12 +56,10 @@ class ReleaseClient:
 
     @classmethod
     async def connect(cls, *, settings: TemporalSettings) -> Self:
-        """Connect to Temporal. Raises `TemporalUnreachable`."""
+        """Connect to Temporal. Raises `TemporalUnreachable`, `InvalidInput` for a bad certificate."""
         try:
             async with asyncio.timeout(settings.connect_timeout):
-                client = await Client.connect(
-                    settings.address, namespace=settings.namespace, data_converter=pydantic_data_converter
-                )
+                client = await connect(settings)
         except (RuntimeError, TimeoutError, RPCError) as error:
             raise errors.TemporalUnreachable(
                 f"Temporal does not answer at {settings.address}; check WEIGHTSHIFT_TEMPORAL_ADDRESS"

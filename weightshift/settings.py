@@ -18,13 +18,26 @@ _SHORTEST_SECRET = 16
 
 
 class TemporalSettings(BaseSettings):
-    """How to reach Temporal."""
+    """How to reach Temporal: in the clear, or with `tls`, which any of the files (PEM) switches on.
 
-    model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_TEMPORAL_")
+    The server is known by the authority in `tls_authority_file`, without one by the system's; this client by
+    its certificate and key.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_TEMPORAL_", env_ignore_empty=True)
 
     address: str = "127.0.0.1:7233"
     namespace: str = "default"
     connect_timeout: float = Field(default=5.0, gt=0)
+    tls: bool = False
+    tls_authority_file: Path | None = None
+    tls_certificate_file: Path | None = None
+    tls_key_file: Path | None = None
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self.tls or any((self.tls_authority_file, self.tls_certificate_file, self.tls_key_file))
 
 
 class RegistrySettings(BaseSettings):
