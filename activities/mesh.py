@@ -3,11 +3,12 @@
 from temporalio import activity
 
 from activities.failures import application_errors
+from activities.incidents import count_drift, count_unconfirmed
 from activities.options import READ_MESH, SHIFT
 from weightshift.contracts.commands import MeshWrite
 from weightshift.contracts.identity import Service
 from weightshift.contracts.traffic import MeshState
-from weightshift.errors import MeshConfirmationTimeout
+from weightshift.errors import MeshConfirmationTimeout, MeshDrift
 from weightshift.mesh.base import Mesh
 
 _ALERT_AFTER_ATTEMPTS = 5
@@ -43,14 +44,19 @@ class MeshActivities:
 
         A rollback goes on without one that does not: sealing the canary must not wait for a proxy.
         """
-        state = await self._mesh.write(
-            command.service, command.split, command.fence, expected=command.expected
-        )
+        try:
+            state = await self._mesh.write(
+                command.service, command.split, command.fence, expected=command.expected
+            )
+        except MeshDrift:
+            count_drift()
+            raise
         try:
             await self._mesh.confirm(command.service, state)
         except MeshConfirmationTimeout as error:
             if not command.must_happen or attempt < _CONFIRMING_ATTEMPTS:
                 raise
-            activity.logger.error("traffic goes on unconfirmed: %s", error)
+            count_unconfirmed()
+            activity.logger.error("a rollback goes on unconfirmed: %s", error)
             return state.model_copy(update={"confirmed": False})
         return state

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+from activities.incidents import count_drift
 from weightshift.contracts.commands import Observation
 from weightshift.contracts.traffic import MeshState
 from weightshift.errors import RouteInvalid, WeightshiftError
@@ -36,4 +37,7 @@ class MeshWatch:
             return str(error)
         except WeightshiftError:
             return None
-        return foreign_change(found, expected)
+        change = foreign_change(found, expected)
+        if change is not None:
+            count_drift()
+        return change
