@@ -179,6 +179,15 @@ def check_admission(
         )
 
 
+def taken_meanwhile(request: ReleaseRequest, *, is_key: bool) -> Conflict:
+    """Return the refusal of a release whose request key, or else id, another service has just taken."""
+    if is_key:
+        return Conflict(
+            f"Request key {request.request_key} was used for another request meanwhile; use a new key."
+        )
+    return OperationConflict(f"Release id {request.release_id} was already used meanwhile; use a new id.")
+
+
 def admission_entry(admission: Admission, *, epoch: int) -> Entry:
     """Return the audit entry of an admission."""
     request = admission.request

@@ -4,7 +4,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.integration.registry.builders import admission_of, completion_of, own, publication_of, record_of
+from tests.integration.registry.builders import (
+    admission_of,
+    completion_of,
+    make_ready,
+    own,
+    publication_of,
+    record_of,
+)
 from weightshift.contracts.identity import Fence, Service
 from weightshift.contracts.release import Outcome
 from weightshift.contracts.target import Targets
@@ -234,3 +241,22 @@ async def test_an_heir_that_may_not_start_leaves_the_lock_where_it_is(
         await registry.take_over(own(service, "R1"), admission_of(service, "R2", artifact_id="v42"))
     (release,) = await registry.releases(service)
     assert (release.release_id, release.outcome) == (own(service, "R1"), None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "refusal"),
+    [({"request_key": "job-7"}, Conflict), ({"release_id": "R-same"}, OperationConflict)],
+)
+async def test_of_ten_services_at_once_one_uses_a_key_or_an_id(
+    registry: Registry, service: Service, changes: dict[str, str], refusal: type[Exception]
+) -> None:
+    services = [service.model_copy(update={"model": f"{service.model}-{number}"}) for number in range(10)]
+    own_changes = {name: f"{service.model}-{value}" for name, value in changes.items()}
+    for one in services:
+        await make_ready(registry, one, "v41")
+    results = await asyncio.gather(
+        *(registry.admit(admission_of(one, one.model, **own_changes)) for one in services),
+        return_exceptions=True,
+    )
+    refused = [result for result in results if isinstance(result, refusal)]
+    assert len(refused) == 9

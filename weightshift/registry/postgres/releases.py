@@ -11,6 +11,10 @@ from weightshift.registry.postgres.rows import service_of
 from weightshift.registry.sql import QUERIES
 
 
+_REQUEST_KEY = "release_request_key"
+"""The index that lets a request key be used once."""
+
+
 async def admit(connection: Connection, admission: Admission, *, must_be_signed: bool) -> Admitted:
     """Take the release lock and allocate an epoch, or return the first result of a repeat.
 
@@ -54,7 +58,11 @@ async def _take_lock(
     if active is not None:
         await _complete(connection, rules.abandonment(active, request), operator=request.operator)
     epoch = counter.last_epoch + 1
-    await _insert(connection, admission, epoch)
+    try:
+        await _insert(connection, admission, epoch)
+    except asyncpg.UniqueViolationError as error:
+        # Of two services at once: neither's lock keeps the other out until one of them has committed.
+        raise rules.taken_meanwhile(request, is_key=error.constraint_name == _REQUEST_KEY) from error
     await audit.append(connection, rules.admission_entry(admission, epoch=epoch))
     return Admitted(epoch=epoch, targets=published)
 
