@@ -243,20 +243,20 @@ async def test_an_heir_that_may_not_start_leaves_the_lock_where_it_is(
     assert (release.release_id, release.outcome) == (own(service, "R1"), None)
 
 
-@pytest.mark.parametrize(
-    ("changes", "refusal"),
-    [({"request_key": "job-7"}, Conflict), ({"release_id": "R-same"}, OperationConflict)],
-)
+@pytest.mark.parametrize(("shared", "refusal"), [("key", Conflict), ("id", OperationConflict)])
 async def test_of_ten_services_at_once_one_uses_a_key_or_an_id(
-    registry: Registry, service: Service, changes: dict[str, str], refusal: type[Exception]
+    registry: Registry, service: Service, shared: str, refusal: type[Exception]
 ) -> None:
     services = [service.model_copy(update={"model": f"{service.model}-{number}"}) for number in range(10)]
-    own_changes = {name: f"{service.model}-{value}" for name, value in changes.items()}
     for one in services:
         await make_ready(registry, one, "v41")
+    admissions = [
+        admission_of(one, one.model, request_key=service.model)
+        if shared == "key"
+        else admission_of(one, "R1")
+        for one in services
+    ]
     results = await asyncio.gather(
-        *(registry.admit(admission_of(one, one.model, **own_changes)) for one in services),
-        return_exceptions=True,
+        *(registry.admit(admission) for admission in admissions), return_exceptions=True
     )
-    refused = [result for result in results if isinstance(result, refusal)]
-    assert len(refused) == 9
+    assert sum(isinstance(result, refusal) for result in results) == 9

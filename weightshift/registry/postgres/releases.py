@@ -10,7 +10,6 @@ from weightshift.registry.postgres.database import Connection
 from weightshift.registry.postgres.rows import service_of
 from weightshift.registry.sql import QUERIES
 
-
 _REQUEST_KEY = "release_request_key"
 """The index that lets a request key be used once."""
 
