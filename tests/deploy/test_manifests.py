@@ -24,7 +24,7 @@ from tests.deploy.manifests import (
     rendered,
 )
 from tests.kubernetes_api.schemas import ResourceKind, custom_resources
-from weightshift.settings import MeshSettings, NotifySettings
+from weightshift.settings import MeshSettings, NotifySettings, TemporalSettings
 
 KUBERNETES = "1.34"
 """The oldest version the manifests are for: pauses of preStop and of native sidecars are stable there."""
@@ -119,7 +119,12 @@ def test_two_versions_of_the_worker_run_side_by_side(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("component", "settings"), [("notifications", NotifySettings), ("istiod-confirmation", MeshSettings)]
+    ("component", "settings"),
+    [
+        ("notifications", NotifySettings),
+        ("istiod-confirmation", MeshSettings),
+        ("temporal-tls", TemporalSettings),
+    ],
 )
 def test_an_optional_component_fits_and_sets_what_the_worker_knows(
     component: str, settings: type[BaseSettings], tmp_path: Path
@@ -132,9 +137,9 @@ def test_an_optional_component_fits_and_sets_what_the_worker_knows(
     )
     documents = list(yaml.safe_load_all(kubectl("kustomize", overlay)))
     before = {one["metadata"]["name"] for one in rendered("istio")}
-    assert [one["kind"] for one in documents if one["metadata"]["name"] not in before] == ["NetworkPolicy"]
+    assert {one["kind"] for one in documents if one["metadata"]["name"] not in before} <= {"NetworkPolicy"}
     for document in documents:
-        if document["kind"] in {"Deployment", "NetworkPolicy"}:
+        if document["kind"] in {"Deployment", "Job", "NetworkPolicy"}:
             check(document)
     (plain, changed) = (
         next(one for one in some if one["metadata"]["name"] == "weightshift-worker-0-1-0")["spec"][

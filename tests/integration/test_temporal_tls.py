@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -18,10 +19,12 @@ from cryptography.x509.oid import NameOID
 from weightshift.client import ReleaseClient
 from weightshift.contracts.identity import Service
 from weightshift.errors import InvalidInput, TemporalUnreachable
+from weightshift.local.binaries import find_binary
 from weightshift.local.ports import HOST
 from weightshift.local.temporal import temporal_server
 from weightshift.settings import TemporalSettings
 
+COMPONENT = Path(__file__).parents[2] / "deploy/kubernetes/components/temporal-tls/kustomization.yaml"
 NOBODY = Service(model="ranker", environment="nowhere")
 
 
@@ -131,6 +134,25 @@ def settings(
 async def test_a_client_with_a_certificate_is_let_in(address: str, authority: Authority) -> None:
     client = await ReleaseClient.connect(settings=settings(address, authority.file, authority.issue("cli")))
     assert await client.active_artifact(NOBODY) is None
+
+
+async def test_temporals_own_command_is_let_in_by_the_variables_of_the_manifests(
+    address: str, authority: Authority
+) -> None:
+    certificate, key = authority.issue("job")
+    files = {"ca.crt": authority.file, "tls.crt": certificate, "tls.key": key}
+    component = yaml.safe_load(COMPONENT.read_text())
+    (patch,) = [one["patch"] for one in component["patches"] if one["target"]["kind"] == "Job"]
+    variables = {
+        one["name"]: str(files[Path(one["value"]).name]) for one in yaml.safe_load(patch)[0]["value"]
+    }
+    command = (str(find_binary("temporal")), "operator", "namespace", "list", "--address", address)
+    process = await asyncio.create_subprocess_exec(
+        *command, env={**variables, "HOME": "/nonexistent"}, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 0
+    assert b"default" in output
 
 
 async def test_a_client_without_one_is_not(address: str, authority: Authority) -> None:
