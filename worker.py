@@ -30,7 +30,7 @@ from activities.registry import RegistryActivities
 from activities.stage_metrics import MetricsReader
 from activities.traffic import MeasuredTraffic
 from activities.waves import WaveActivities
-from activities.webhook import open_channels
+from activities.webhook import channel_settings, open_channels
 from weightshift.artifacts.configured_keys import release_authoriser
 from weightshift.artifacts.release_authorisation import ReleaseAuthoriser
 from weightshift.cluster.base import NO_CLUSTER, Cluster
@@ -184,6 +184,7 @@ async def _open(
     exits: contextlib.AsyncExitStack,
     registry_settings: RegistrySettings,
     authoriser: ReleaseAuthoriser | None,
+    notify_settings: NotifySettings,
 ) -> Adapters:
     """Open what the settings name, and close it with the stack."""
     registry = await PostgresRegistry.connect(
@@ -202,14 +203,14 @@ async def _open(
         mesh=mesh,
         cluster=cluster,
         reader=PrometheusReader(settings=MetricsSettings()),
-        channels=open_channels(NotifySettings(), http),
+        channels=open_channels(notify_settings, http),
     )
 
 
 async def main() -> None:
     """Run both workers until SIGTERM or SIGINT, then let activities end gracefully."""
     settings, temporal, registry_settings = WorkerSettings(), TemporalSettings(), RegistrySettings()
-    authoriser = release_authoriser(AuthorisationSettings())
+    authoriser, notify_settings = release_authoriser(AuthorisationSettings()), channel_settings()
     client = await _connect(temporal, settings)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -217,7 +218,7 @@ async def main() -> None:
     async with contextlib.AsyncExitStack() as stack:
         workers = build_workers(
             client,
-            adapters=await _open(stack, registry_settings, authoriser),
+            adapters=await _open(stack, registry_settings, authoriser, notify_settings),
             settings=settings,
             registry_settings=registry_settings,
         )

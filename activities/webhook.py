@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
+from pydantic_settings import SettingsError
 
 from weightshift.contracts.base import Name, describe_problems
 from weightshift.contracts.notification import Notification, NotificationEvent
@@ -65,6 +66,16 @@ def _slack_text(notification: Notification) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def channel_settings() -> NotifySettings:
+    """Read the settings from the environment. Raises `InvalidInput` that repeats nothing of them."""
+    try:
+        return NotifySettings()
+    except ValidationError as error:
+        raise InvalidInput(f"WEIGHTSHIFT_NOTIFY: {describe_problems(error)}.") from None
+    except SettingsError:
+        raise InvalidInput("WEIGHTSHIFT_NOTIFY_CHANNELS is not JSON; see docs/notifications.md.") from None
 
 
 def open_channels(settings: NotifySettings, client: httpx.AsyncClient) -> dict[str, "Webhook"]:
