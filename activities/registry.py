@@ -170,12 +170,18 @@ class RegistryActivities:
             await self._tidy(command.completion)
             await self._registry.complete(command.completion)
 
+    async def _let_idle_canary_go(self, service: Service, fence: Fence) -> None:
+        """Let go what an earlier release held and never let go, since it was terminated."""
+        if (await self._mesh.read(service)).split.canary == 0:
+            await self._cluster.let_go(service, Cohort.CANARY, fence)
+
     async def _tidy(self, completion: Completion) -> None:
         """Leave nothing of a release in the route and in the cluster; whoever refuses keeps no lock."""
         service, fence = completion.service, completion.fence
         for tidied in (
             self._mesh.finalise(service, fence),
             self._cluster.let_go(service, Cohort.STABLE, fence),
+            self._let_idle_canary_go(service, fence),
         ):
             try:
                 await tidied

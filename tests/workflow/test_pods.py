@@ -1,11 +1,12 @@
 """Pods that a release holds and lets go, and what the cluster says of them before each weight."""
 
 from collections.abc import AsyncIterator, Collection
+from datetime import timedelta
 
 import pytest
 import pytest_asyncio
 
-from tests.workflow.harness import FAST_PLAN, Harness, time_skipping_server
+from tests.workflow.harness import FAST_PLAN, UNJUDGED_PLAN, Harness, time_skipping_server
 from weightshift.cluster.memory import MemoryCluster
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.release import Outcome, RollbackRequest
@@ -120,6 +121,20 @@ async def test_a_cluster_that_is_away_at_the_end_keeps_no_release(harness: Clust
     await harness.client.signal_rollback(harness.service, RollbackRequest())
     assert (await harness.result()).outcome is Outcome.ROLLED_BACK
     assert any("canary not scaled down" in text for text in await harness.told())
+
+
+async def test_what_a_terminated_release_held_is_let_go_by_the_next(harness: ClusterHarness) -> None:
+    harness.observations.blocked.add(5)
+    await harness.start("v42", FOUR)
+    await harness.until_judging(5)
+    await harness.environment.client.get_workflow_handle(harness.service.workflow_id).terminate()
+    assert harness.followed.pods[Cohort.CANARY] == 4
+    harness.observations.blocked.clear()
+    # The activity that was left behind stops the skipping of time, so nothing may take any.
+    without_timers = UNJUDGED_PLAN.model_copy(update={"retain": timedelta()})
+    assert (await harness.release("v43", without_timers)).outcome is Outcome.PROMOTED
+    assert harness.followed.pods == {Cohort.STABLE: 2, Cohort.CANARY: 2}
+    assert not harness.followed.held
 
 
 async def test_without_a_cluster_pods_cannot_be_asked_for() -> None:
