@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.workflow.receiver import receiving
 from weightshift.contracts.plan import Plan
 from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
 from weightshift.local.live_service import AT_ONCE, LiveService
@@ -54,6 +55,27 @@ async def test_traffic_goes_back_while_a_part_is_away(live: LiveService, away: s
             await live.stack.start(away)
         result = await live.ended()
     assert (result.outcome, str(result.split)) == (Outcome.ROLLED_BACK, "100/0")
+
+
+@pytest.mark.slow
+async def test_traffic_goes_back_while_nobody_takes_notifications(live: LiveService) -> None:
+    with receiving() as receiver:
+        channel = {"releases": {"url": receiver.url, "secret": "correct horse battery staple"}}
+        await live.stack.stop("worker")
+        await live.stack.start("worker", added={"WEIGHTSHIFT_NOTIFY_CHANNELS": json.dumps(channel)})
+        async with live.traffic("v41", "v42"):
+            await live.start("v42", HELD.model_copy(update={"notify": ("releases",)}))
+            await until_half(live)
+            async with asyncio.timeout(30):
+                while receiver.events() != ["start", "stage"]:
+                    await asyncio.sleep(0.05)
+            receiver.hangs.set()
+            status = await live.client.rollback(live.stack.service, RollbackRequest(reason="smells"))
+            assert str(status.split) == "100/0"
+            assert receiver.answered == 2, "the rollback waited for nobody"
+            result = await live.ended()
+    assert result.outcome is Outcome.ROLLED_BACK
+    assert receiver.events() == ["start", "stage", "rollback", "end"]
 
 
 @pytest.mark.slow
