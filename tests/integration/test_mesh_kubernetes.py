@@ -1,7 +1,9 @@
 """The Kubernetes adapters over real HTTP, where the API server, its users and its network misbehave."""
 
 import asyncio
+import itertools
 import json
+import random
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -395,3 +397,36 @@ async def test_outside_of_a_cluster_a_kubeconfig_is_asked_for() -> None:
     with pytest.raises(MeshUnreachable, match="WEIGHTSHIFT_KUBERNETES_KUBECONFIG"):
         await mesh.read(SERVICE)
     await mesh.aclose()
+
+
+# --- everything at once -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_fails_the_newest_command_wins_and_no_fence_ever_falls(
+    cluster: Cluster, seed: int
+) -> None:
+    chance = random.Random(seed)  # noqa: S311
+    kinds = [{"status": 500}, {"status": 500, "applied": True}, {"cut": True}, {"cut": True, "applied": True}]
+    faults: list[dict[str, Any]] = [chance.choice([*kinds, {"status": 409}]) for _ in range(12)]
+    cluster.api.faults += [Fault(chance.choice(["GET", "PATCH"]), **fault) for fault in faults]
+    seen: list[Fence] = []
+
+    def remember(plural: str, stored: dict[str, Any]) -> None:
+        accept(plural, stored)
+        seen.append(Fence.model_validate(json.loads(stored["metadata"]["annotations"][ANNOTATION])["fence"]))
+
+    cluster.api.controller = remember
+    commands = [(TrafficSplit.with_canary(5 * number), fence(number)) for number in range(1, 13)]
+    chance.shuffle(commands)
+    outcomes = await asyncio.gather(
+        *(cluster.mesh.write(SERVICE, *command) for command in commands), return_exceptions=True
+    )
+    newest = outcomes[commands.index((TrafficSplit.with_canary(60), fence(12)))]
+    assert (
+        newest
+        == await cluster.mesh.read(SERVICE)
+        == MeshState(split=TrafficSplit.with_canary(60), fence=fence(12))
+    )
+    assert all(isinstance(outcome, MeshState | StaleFence) for outcome in outcomes)
+    assert all(not after < before for before, after in itertools.pairwise(seen))
