@@ -75,8 +75,21 @@ def test_the_worker_may_do_what_it_needs_and_no_more(
 
 
 def test_an_image_without_a_version_is_refused(cluster: Cluster) -> None:
-    pod = ("run", "unpinned", "--image", "busybox", "--restart=Never", "--dry-run=server")
-    assert "name a digest or a version" in refusal("-n", "weightshift-serving", *pod)
+    # Within the `restricted` standard, which would refuse it first.
+    container = {
+        "name": "unpinned",
+        "image": "busybox",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+    metadata = {"name": "unpinned", "namespace": "weightshift-serving"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+    said = refusal("create", "--dry-run=server", "-f", "-", standard_input=json.dumps(pod))
+    assert "name a digest or a version" in said
 
 
 def test_the_first_release_serves(cluster: Cluster) -> None:
