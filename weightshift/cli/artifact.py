@@ -12,7 +12,7 @@ from weightshift.cli.options import REASON, REGISTRY, STORE, Commands, Option, a
 from weightshift.cli.output import table
 from weightshift.cli.upload_progress import UploadProgress
 from weightshift.contracts.approval import ArtifactUse
-from weightshift.contracts.manifest import ArtifactRecord, ArtifactState, Precision, WeightFormat
+from weightshift.contracts.manifest import ArtifactRecord, ArtifactState, Manifest, Precision, WeightFormat
 
 ARCHITECTURES = "weightshift.architectures"
 """The entry points that runtimes find architectures by."""
@@ -113,15 +113,17 @@ def _store(context: Context, directory: Path) -> ArtifactRecord:
         architecture=arguments.architecture,
     )
     context.output.line(f"storing {len(manifest.files)} files, {manifest.total_bytes:,} bytes")
-    _warn_of_architecture(context)
+    _warn(context, manifest)
     store = context.connections.store(arguments)
     with UploadProgress(context.output, total=manifest.total_bytes) as progress:
         return push_artifact(store, directory, manifest, progress.advance, signing_key=signing_key)
 
 
-def _warn_of_architecture(context: Context) -> None:
-    """Say so when only a runtime with something else installed could load the artifact."""
-    name = context.arguments.architecture or context.arguments.model
+def _warn(context: Context, manifest: Manifest) -> None:
+    """Say what a runtime may refuse later: weights it does not find, or an architecture it does not have."""
+    if manifest.tensors is None:
+        context.output.warning(f"no file is named as {manifest.runtime} weights are; no runtime will load it")
+    name = manifest.architecture or manifest.model
     if not entry_points(group=ARCHITECTURES, name=name):
         context.output.warning(
             f"no architecture {name!r} is installed here; a runtime that has none refuses the artifact"

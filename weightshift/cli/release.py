@@ -126,12 +126,13 @@ async def start(context: Context) -> int:
     arguments = context.arguments
     if arguments.request_key == "":
         raise InvalidInput("request_key: it is empty; leave --request-key out, or name the job.")
+    plan = Plan() if arguments.plan is None else read_plan(arguments.plan)
     request = ReleaseRequest(
         release_id=await _release_id(context),
         service=context.service,
         artifact_id=arguments.artifact,
-        plan=Plan() if arguments.plan is None else read_plan(arguments.plan),
-        operator=operator_of(context),
+        plan=plan,
+        operator=await _requester(context, plan),
         reason=arguments.reason,
         request_key=arguments.request_key,
         approvals=arguments.approval,
@@ -147,6 +148,24 @@ async def start(context: Context) -> int:
             raise
         return await _attach(context, earlier)
     return await _started(context, request.release_id, f"{context.service} {request.artifact_id} started")
+
+
+async def _requester(context: Context, plan: Plan) -> str:
+    """Return who asks for the release.
+
+    Where people have to approve, that is the name on the token and no other: approvals carry such names,
+    and whoever asked must not approve alone under a second one. Raises `InvalidInput`.
+    """
+    if not any(people for _, people in plan.required_approvals()):
+        return operator_of(context)
+    async with context.connections.registry(context.arguments) as registry:
+        subject = (await registry.identity()).subject
+    if context.arguments.operator not in (None, "", subject):
+        raise InvalidInput(
+            f"operator: the plan waits for approvals, so the registry's token says who asks, {subject}; "
+            "leave --operator out."
+        )
+    return subject
 
 
 async def _release_id(context: Context) -> str:

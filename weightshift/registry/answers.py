@@ -16,6 +16,15 @@ from weightshift.contracts.wave import WaveGrant
 MAX_WAIT_SECONDS = 30
 
 
+class Identity(Message):
+    """Whose token came with a request, and what it is bound to."""
+
+    subject: str
+    role: str
+    model: str
+    environment: str
+
+
 class InstanceList(Message):
     """A service's instances."""
 

@@ -25,6 +25,7 @@ from weightshift.registry.answers import (
     AuditFilters,
     AuditRows,
     GrantList,
+    Identity,
     InstanceList,
     Registration,
     ReleaseList,
@@ -78,6 +79,10 @@ class RegistryClient:
     async def aclose(self) -> None:
         """Close the connections."""
         await self._http.aclose()
+
+    async def identity(self) -> Identity:
+        """Read whose token this client has."""
+        return _parse(Identity, await self._get("/v1/identity"))
 
     async def targets(self, service: Service) -> Targets:
         """Read both cohorts' targets."""

@@ -8,9 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from weightshift.registry.answers import Identity
 from weightshift.registry.artifact_routes import ArtifactRoutes
 from weightshift.registry.base import Registry
-from weightshift.registry.endpoint import Call, Endpoint
+from weightshift.registry.endpoint import Call, Endpoint, answer
 from weightshift.registry.exposition import CONTENT_TYPE, render
 from weightshift.registry.fleet_routes import FleetRoutes
 from weightshift.registry.openapi import describe
@@ -52,6 +53,14 @@ class Routes:
             *(endpoint for topic in topics for endpoint in topic.endpoints()),
             Endpoint(
                 method="GET",
+                path="/v1/identity",
+                summary="Whose token this is",
+                roles=(Role.OPERATOR,),
+                handle=self._identity,
+                answer=Identity,
+            ),
+            Endpoint(
+                method="GET",
                 path="/metrics",
                 summary="Incidents and the fleet's condition, for Prometheus",
                 roles=(Role.METRICS, Role.OPERATOR),
@@ -65,6 +74,9 @@ class Routes:
                 handle=self._openapi,
             ),
         )
+
+    async def _identity(self, call: Call) -> Response:
+        return answer(Identity.model_validate(call.grant.model_dump()))
 
     async def _metrics(self, call: Call) -> Response:
         call.grant.check_every_model()

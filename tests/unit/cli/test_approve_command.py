@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from weightshift.contracts.approval import Approval, ApprovalRequest
 from weightshift.contracts.identity import Service
 from weightshift.contracts.release import Outcome, ReleasePhase
 from weightshift.errors import ApprovalInvalid
+from weightshift.registry.answers import Identity
 
 Run = Callable[..., Any]
 SERVICE = Service(model="ranker", environment="test")
@@ -118,3 +120,34 @@ def test_following_a_release_that_waits_for_people_says_whom_to_ask(
     result = run("release", "watch", *IN_TEST)
     assert result.code == 6
     assert "next: weightshift release approve ranker -e test" in result.out
+
+
+@pytest.fixture
+def waiting_plan(tmp_path: Path) -> str:
+    (tmp_path / "plan.json").write_text(json.dumps({"stages": [5, {"weight": 50, "approvals": 1}, 100]}))
+    return str(tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize("more", [(), ("--operator", "ada")])
+def test_whoever_asks_for_a_release_that_waits_for_people_is_named_by_the_token(
+    run: Run, releases: Any, registry: Any, waiting_plan: str, more: tuple[str, ...]
+) -> None:
+    registry.answers["identity"] = Identity(subject="ada", role="operator", model="*", environment="*")
+    assert run(*START, "--plan", waiting_plan, *more).code == 0
+    ((_, request),) = releases.calls
+    assert request.operator == "ada"
+
+
+def test_nobody_asks_under_another_name_for_what_people_have_to_approve(
+    run: Run, releases: Any, registry: Any, waiting_plan: str
+) -> None:
+    registry.answers["identity"] = Identity(subject="ada", role="operator", model="*", environment="*")
+    result = run(*START, "--plan", waiting_plan, "--operator", "grace")
+    assert (result.code, releases.calls) == (2, [])
+    assert "the registry's token says who asks, ada" in result.err
+
+
+def test_a_release_that_waits_for_nobody_needs_no_token(run: Run, releases: Any, registry: Any) -> None:
+    assert run(*START, "--operator", "grace").code == 0
+    assert registry.calls == []
+    assert releases.calls[0][1].operator == "grace"

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
+from safetensors.numpy import save_file
 
 from weightshift.artifacts.artifact_statement import verify_bundle
 from weightshift.artifacts.base import signature_key
@@ -138,14 +140,22 @@ def test_the_next_step_follows_from_the_artifacts_state(
 
 @pytest.mark.usefixtures("signing_key")
 @pytest.mark.parametrize(
-    ("more", "unknown"),
-    [((), None), (("--architecture", "ranker"), None), (("--architecture", "rankr"), "'rankr'")],
+    ("more", "is_unknown"),
+    [((), False), (("--architecture", "ranker"), False), (("--architecture", "rankr"), True)],
 )
 def test_an_architecture_nobody_installed_here_is_named(
-    run: Run, registry: Any, weights: Path, more: tuple[str, ...], unknown: str | None
+    run: Run, registry: Any, weights: Path, more: tuple[str, ...], is_unknown: bool
 ) -> None:
     registry.answers["register_artifact"] = lambda record: record
     result = push(run, weights, *more, "--json")
     assert result.code == 0
     assert json.loads(result.out)["artifact_id"] == "v2"
-    assert (unknown in result.err) if unknown else not result.err
+    assert ("no architecture 'rankr' is installed here" in result.err) is is_unknown
+
+
+@pytest.mark.usefixtures("signing_key")
+@pytest.mark.parametrize("name", ["model.bin", "model.safetensors"])
+def test_weights_under_another_name_are_missed(run: Run, registry: Any, weights: Path, name: str) -> None:
+    registry.answers["register_artifact"] = lambda record: record
+    save_file({"weight": numpy.zeros(2, dtype=numpy.float32)}, weights / name)
+    assert ("no file is named as safetensors weights are" in push(run, weights).err) is (name == "model.bin")

@@ -59,6 +59,19 @@ async def test_an_artifacts_life_is_recorded_under_the_tokens_name(
     assert [row.operator for row in rows] == ["ada"] * 3
 
 
+async def test_an_operator_learns_whose_token_it_is(
+    operator: RegistryClient, runtime: RegistryClient
+) -> None:
+    assert (await operator.identity()).model_dump() == {
+        "subject": "ada",
+        "role": "operator",
+        "model": "*",
+        "environment": "*",
+    }
+    with pytest.raises(Unauthorised):
+        await runtime.identity()
+
+
 async def test_errors_arrive_as_the_class_they_were_raised_as(operator: RegistryClient) -> None:
     with pytest.raises(UnknownArtifact, match="v41"):
         await operator.artifact("ranker", "v41")
