@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from weightshift.contracts.curve import ArmCurve
 from weightshift.contracts.identity import Cohort
 from weightshift.contracts.release import ReleasePhase
-from weightshift.report.document import GateLimit, ReleaseReport, StageReport
+from weightshift.report.document import GateLimit, ReleaseReport, ReportedStep, StageReport
 
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
@@ -71,9 +71,13 @@ def _prepare(axes: Axes, report: ReleaseReport) -> None:
     for number, stage in enumerate(report.stages):
         colour = "#f4f1ea" if number % 2 == 0 else "#ebe7dd"
         axes.axvspan(_day(stage.started_at), _day(stage.ended_at), color=colour, linewidth=0, zorder=0)
-    turned_back = next((step for step in report.steps if step.step == ReleasePhase.ROLLING_BACK), None)
-    if turned_back is not None:
-        axes.axvline(_day(turned_back.at), color=_HARM, linewidth=1.3, label="turned back")
+    for step in _turned_back(report):
+        axes.axvline(_day(step.at), color=_HARM, linewidth=1.3)
+
+
+def _turned_back(report: ReleaseReport) -> list[ReportedStep]:
+    """Return the step that began the way back, if there is one."""
+    return [step for step in report.steps if step.step == ReleasePhase.ROLLING_BACK][:1]
 
 
 def _time_axis(axes: Axes, report: ReleaseReport) -> None:
@@ -101,11 +105,21 @@ def _draw_split(axes: Axes, report: ReleaseReport) -> None:
     axes.fill_between(at, canary, [100] * len(at), step="post", color="#c9d8e4", linewidth=0, label="stable")
     for stage in report.stages:
         middle = (_day(stage.started_at) + _day(stage.ended_at)) / 2
-        axes.annotate(f"{stage.weight} %", (middle, 93), ha="center", va="top")
+        axes.annotate(_stage_label(stage, report), (middle, 93), ha="center", va="top")
+    for step in _turned_back(report):
+        axes.annotate("turned back", (_day(step.at), 60), ha="right", color=_HARM, rotation=90)
     axes.set_ylim(0, 100)
     axes.set_ylabel("traffic, %")
     _title(axes, "Traffic as the mesh was read back")
     _legend(axes)
+
+
+def _stage_label(stage: StageReport, report: ReleaseReport) -> str:
+    """Return the canary's share, and which part of it is copied to stable for comparison."""
+    mirrored = max(
+        (one.split.mirrored for one in report.splits if one.split.canary == stage.weight), default=0
+    )
+    return f"{stage.weight} %\n{mirrored} % mirrored" if mirrored else f"{stage.weight} %"
 
 
 # --- error rate and latency -------------------------------------------------------------------------

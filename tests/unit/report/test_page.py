@@ -7,6 +7,7 @@ import pytest
 
 from tests.unit.report.conftest import Chain, after, make_chain, make_record
 from weightshift.contracts.release import ReleaseRecord
+from weightshift.contracts.traffic import TrafficSplit
 from weightshift.report.assemble import assemble
 from weightshift.report.charts import draw
 from weightshift.report.document import Measured, MeasuredArm, ReleaseReport
@@ -85,6 +86,16 @@ def test_the_charts_escape_what_a_gate_is_called(report: ReleaseReport) -> None:
     limit = stage.error_limits[0].model_copy(update={"gate": "$x_1$ <b>&"})
     svg = draw(report.model_copy(update={"stages": (stage.model_copy(update={"error_limits": (limit,)}),)}))
     assert "limit $x_1$ &lt;b&gt;&amp;" in svg
+
+
+def test_a_mirrored_share_is_named_beside_its_stage(report: ReleaseReport) -> None:
+    mirrored = TrafficSplit(stable=0, canary=100, mirrored=7)
+    changed = {
+        "splits": tuple(change.model_copy(update={"split": mirrored}) for change in report.splits),
+        "stages": tuple(stage.model_copy(update={"weight": 100}) for stage in report.stages),
+    }
+    assert "7 % mirrored" in draw(report.model_copy(update=changed))
+    assert "mirrored" not in draw(report)
 
 
 def test_nothing_is_loaded_from_anywhere(page: str) -> None:
