@@ -104,7 +104,8 @@ class AuthorisationSettings(BaseSettings):
 class MeshSettings(BaseSettings):
     """Which mesh there is, how to reach it, and which route in it is ours.
 
-    `envoy`: file-driven Envoys through their mesh agents, `agent_url` and `agent_token`.
+    `envoy`: file-driven Envoys through their mesh agents, at `agent_url` (several are separated by commas)
+    with `agent_token`.
 
     `istio` and `gateway`: a VirtualService or an HTTPRoute, by its `namespace` and its name, `route_object`.
     In it, the rule named `route` (empty: the only rule with both backends), in which `stable` and `canary`

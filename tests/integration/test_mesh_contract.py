@@ -20,10 +20,13 @@ from weightshift.errors import (
     UnknownService,
 )
 from weightshift.local.envoy import RunningEnvoy, envoy_server
+from weightshift.local.files import write_private
 from weightshift.local.ports import free_ports
 from weightshift.mesh.base import Mesh
 from weightshift.mesh.envoy import EnvoyMesh
 from weightshift.mesh.memory import MemoryMesh
+from weightshift.mesh.open_mesh import open_mesh
+from weightshift.settings import MeshSettings
 
 SERVICE = Service(model="ranker", environment="test")
 
@@ -264,3 +267,26 @@ async def test_an_edited_route_file_is_noticed_and_overridden(envoy: RunningEnvo
         await mesh.write(SERVICE, TrafficSplit.with_canary(25), fence(2), expected=first)
     assert (await apply(mesh, TrafficSplit.with_canary(0), fence(3))).split == TrafficSplit.with_canary(0)
     await mesh.aclose()
+
+
+async def test_several_envoys_do_the_same_or_nothing_is_confirmed(tmp_path: Path) -> None:
+    token = SecretStr("a-token-of-both-mesh-agents")
+    for name in ("first", "second"):
+        write_private(tmp_path / name / "secrets/mesh-agent", token.get_secret_value())
+    async with running_envoy(tmp_path / "first") as first, running_envoy(tmp_path / "second") as second:
+        urls = f"{first.address.agent_url}, {second.address.agent_url}"
+        mesh = open_mesh(MeshSettings(agent_url=urls, agent_token=token, confirm_timeout=0.5))
+        both = await apply(mesh, TrafficSplit.with_canary(25), fence(1))
+        assert await mesh.read(SERVICE) == both
+        await second.envoy.kill()
+        with pytest.raises(MeshConfirmationTimeout):
+            await apply(mesh, TrafficSplit.with_canary(50), fence(2))
+        await second.envoy.start()
+        await second.agent.kill()
+        with pytest.raises(MeshUnreachable, match="mesh agent"):
+            await mesh.write(SERVICE, TrafficSplit.with_canary(0), fence(3))
+        await second.agent.start()
+        with pytest.raises(MeshUnreachable, match="different splits"):
+            await mesh.read(SERVICE)
+        assert await apply(mesh, TrafficSplit.with_canary(0), fence(3)) == await mesh.read(SERVICE)
+        await mesh.aclose()

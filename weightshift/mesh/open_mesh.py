@@ -18,7 +18,7 @@ def open_mesh(settings: MeshSettings) -> OpenMesh:
     """Return the adapter that the settings name; the caller closes it."""
     if settings.adapter == "envoy":
         return EnvoyMesh(
-            agent_urls=(settings.agent_url,),
+            agent_urls=[url.strip() for url in settings.agent_url.split(",") if url.strip()],
             token=settings.agent_token,
             timeout=settings.timeout,
             confirm_timeout=settings.confirm_timeout,
