@@ -18,18 +18,23 @@ _DIGITS = 4
 class _Arm:
     requests: int
     errors: int
-    slower: tuple[int, ...]
+    p99: float | None
 
     @classmethod
-    def of(cls, counts: ArmCounts) -> "_Arm":
-        return cls(counts.requests, counts.errors().total_bad, counts.totals_slower)
+    def of(cls, counts: ArmCounts, edges: Sequence[float]) -> "_Arm":
+        p99 = latency_quantile(edges, counts.requests, counts.totals_slower, _QUANTILE)
+        return cls(counts.requests, counts.errors().total_bad, p99)
 
     def plus(self, other: "_Arm") -> "_Arm":
-        if len(self.slower) != len(other.slower):
-            slower = self.slower or other.slower
-        else:
-            slower = tuple(a + b for a, b in zip(self.slower, other.slower, strict=True))
-        return _Arm(self.requests + other.requests, self.errors + other.errors, slower)
+        """Pool two stretches. Their histograms are gone by now, so the latency is a mean by requests."""
+        return _Arm(self.requests + other.requests, self.errors + other.errors, _pooled(self, other))
+
+
+def _pooled(first: _Arm, second: _Arm) -> float | None:
+    if first.p99 is None or second.p99 is None:
+        return second.p99 if first.p99 is None else first.p99
+    total = first.p99 * first.requests + second.p99 * second.requests
+    return float(f"{total / (first.requests + second.requests):.4g}")
 
 
 @dataclass(frozen=True)
@@ -60,40 +65,40 @@ class Curve:
 
     points: tuple[_Point, ...] = ()
     stride: int = 1
-    edges: tuple[float, ...] = ()
 
     def after(self, interval: Interval, evidence: Mapping[str, Evidence], *, until: float) -> "Curve":
         """Add a judged interval that ended at `until` (unix seconds), and the evidence after it."""
         point = _Point(
             until=until,
             intervals=1,
-            canary=_Arm.of(interval.canary),
-            stable=_Arm.of(interval.stable),
+            canary=_Arm.of(interval.canary, interval.edges),
+            stable=_Arm.of(interval.stable, interval.edges),
             log_harm={name: round(one.harm.log, _DIGITS) for name, one in evidence.items()},
             log_health={name: round(one.log_health, _DIGITS) for name, one in evidence.items() if one.health},
         )
         points, stride = _joined(self.points, point, self.stride), self.stride
         if len(points) > POINTS:
             points, stride = _halved(points), 2 * stride
-        return Curve(points=points, stride=stride, edges=interval.edges or self.edges)
+        return Curve(points=points, stride=stride)
 
     def document(self) -> StageCurve:
         """Return the points as they are recorded."""
         points = self.points
         return StageCurve(
             until=tuple(round(point.until, 1) for point in points),
-            canary=self._arm([point.canary for point in points]),
-            stable=self._arm([point.stable for point in points]),
+            canary=_arm_curve([point.canary for point in points]),
+            stable=_arm_curve([point.stable for point in points]),
             log_harm=_columns([point.log_harm for point in points]),
             log_health=_columns([point.log_health for point in points]),
         )
 
-    def _arm(self, arms: Sequence[_Arm]) -> ArmCurve:
-        return ArmCurve(
-            requests=tuple(arm.requests for arm in arms),
-            errors=tuple(arm.errors for arm in arms),
-            p99=tuple(latency_quantile(self.edges, arm.requests, arm.slower, _QUANTILE) for arm in arms),
-        )
+
+def _arm_curve(arms: Sequence[_Arm]) -> ArmCurve:
+    return ArmCurve(
+        requests=tuple(arm.requests for arm in arms),
+        errors=tuple(arm.errors for arm in arms),
+        p99=tuple(arm.p99 for arm in arms),
+    )
 
 
 def latency_quantile(

@@ -8,7 +8,7 @@ from weightshift.contracts.base import Message
 class ArmCurve(Message):
     """One arm, one entry for each point: requests, failed requests, and the p99 latency in seconds.
 
-    The latency is None where no request was measured.
+    The latency is None where no request was measured, and a mean by requests where intervals are pooled.
     """
 
     requests: tuple[int, ...] = ()

@@ -55,6 +55,21 @@ def test_every_interval_is_a_point_with_both_arms_and_the_evidence_after_it() ->
     assert document.log_health == {"errors": (2.0, 2.0)}, "the hard gate gathers no evidence of health"
 
 
+def test_pooled_latencies_are_a_mean_by_requests() -> None:
+    curve = Curve(stride=3)
+    for index, interval in enumerate(
+        (
+            Interval(canary=arm(50), stable=ArmCounts(), edges=EDGES),
+            Interval(canary=arm(150, slower=(300, 3, 0)), stable=ArmCounts(), edges=(0.4, 0.8, 1.6)),
+            Interval(canary=ArmCounts(), stable=ArmCounts(), edges=EDGES),
+        )
+    ):
+        curve = after(curve, index, interval)
+    document = curve.document()
+    assert list(document.canary.p99) == pytest.approx([(0.3 * 100 + 1.2 * 300) / 400])
+    assert list(document.stable.p99) == [None]
+
+
 def test_a_long_stage_pools_intervals_and_loses_no_request() -> None:
     curve = Curve()
     number = 5 * POINTS + 3
