@@ -84,6 +84,11 @@ def holds(stored: Any, written: Any) -> bool:
     return bool(stored == written)
 
 
+def test_no_overlay_is_forgotten_by_tests_or_linters() -> None:
+    assert {path.name for path in (DEPLOY / "kubernetes/overlays").iterdir()} == set(OVERLAYS)
+    assert f"for overlay in {' '.join(OVERLAYS)};" in (ROOT / "scripts/check-deploy").read_text()
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_objects_are_named_once(overlay: str) -> None:
     names = [
