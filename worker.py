@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import httpx
 from pydantic import Field
@@ -110,6 +110,32 @@ def build_workers(
     task_queue: str = CONTROL_QUEUE,
 ) -> tuple[Worker, Worker]:
     """Return the control worker, and the mesh worker with slots of its own."""
+    grace = timedelta(seconds=settings.graceful_shutdown)
+    control = Worker(
+        client,
+        task_queue=task_queue,
+        workflows=[ReleaseWorkflow],
+        activities=_control_activities(adapters, settings, registry_settings),
+        max_concurrent_activities=_CONTROL_SLOTS,
+        graceful_shutdown_timeout=grace,
+        deployment_config=settings.deployment_config,
+    )
+    mesh = MeshActivities(mesh=adapters.mesh)
+    traffic = Worker(
+        client,
+        task_queue=mesh_queue(task_queue),
+        activities=[mesh.write, mesh.read],
+        max_concurrent_activities=_MESH_SLOTS,
+        graceful_shutdown_timeout=grace,
+        deployment_config=settings.deployment_config,
+    )
+    return control, traffic
+
+
+def _control_activities(
+    adapters: Adapters, settings: WorkerSettings, registry_settings: RegistrySettings
+) -> list[Callable[..., Any]]:
+    """Build everything a release calls but what moves traffic."""
     lost_after = timedelta(seconds=registry_settings.lost_after)
     poll = timedelta(seconds=settings.fleet_poll)
     registry, mesh, cluster = adapters.registry, adapters.mesh, adapters.cluster
@@ -118,59 +144,29 @@ def build_workers(
     approvals = ApprovalActivities(
         registry=registry, operator_may_approve=registry_settings.pusher_may_approve
     )
+    checks = PlanChecks(
+        traffic=MeasuredTraffic(reader=adapters.reader),
+        highest_load=settings.highest_load,
+        channels=adapters.channels,
+    )
     admission = RegistryActivities(
         registry=registry,
         mesh=mesh,
         cluster=cluster,
         approvals=approvals,
-        checks=PlanChecks(
-            traffic=MeasuredTraffic(reader=adapters.reader),
-            highest_load=settings.highest_load,
-            channels=adapters.channels,
-        ),
+        checks=checks,
         lost_after=lost_after,
     )
     waves = WaveActivities(registry=registry)
-    metrics = MetricsActivities(
-        reader=adapters.reader,
-        registry=registry,
-        mesh=mesh,
-        lost_after=lost_after,
-    )
-    control = Worker(
-        client,
-        task_queue=task_queue,
-        workflows=[ReleaseWorkflow],
-        activities=[
-            admission.admit,
-            approvals.check,
-            waves.grant,
-            waves.revoke,
-            admission.publish,
-            admission.complete,
-            fleet.download,
-            fleet.verify,
-            fleet.warm_up,
-            fleet.check_capacity,
-            pods.scale_up,
-            pods.scale_down,
-            metrics.observe,
-            NotifyActivities(channels=adapters.channels).send,
-        ],
-        max_concurrent_activities=_CONTROL_SLOTS,
-        graceful_shutdown_timeout=timedelta(seconds=settings.graceful_shutdown),
-        deployment_config=settings.deployment_config,
-    )
-    traffic_activities = MeshActivities(mesh=mesh)
-    traffic = Worker(
-        client,
-        task_queue=mesh_queue(task_queue),
-        activities=[traffic_activities.write, traffic_activities.read],
-        max_concurrent_activities=_MESH_SLOTS,
-        graceful_shutdown_timeout=timedelta(seconds=settings.graceful_shutdown),
-        deployment_config=settings.deployment_config,
-    )
-    return control, traffic
+    metrics = MetricsActivities(reader=adapters.reader, registry=registry, mesh=mesh, lost_after=lost_after)
+    notices = NotifyActivities(channels=adapters.channels)
+    return [
+        *(admission.admit, admission.publish, admission.complete),
+        *(fleet.download, fleet.verify, fleet.warm_up, fleet.check_capacity),
+        *(pods.scale_up, pods.scale_down),
+        *(waves.grant, waves.revoke),
+        *(approvals.check, metrics.observe, notices.send),
+    ]
 
 
 async def _connect(temporal: TemporalSettings, settings: WorkerSettings) -> Client:

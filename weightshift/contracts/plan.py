@@ -1,6 +1,5 @@
 """The release plan: stages, windows and gates, as people write them."""
 
-from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
 from string import Template
@@ -9,6 +8,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from weightshift.contracts.base import Document, Duration, Name, PositiveDuration
+from weightshift.contracts.presets import from_preset
 from weightshift.contracts.traffic import TrafficSplit
 
 MAX_STAGES = 20
@@ -179,20 +179,6 @@ DEFAULT_GATES = (
 )
 
 
-PRESETS: Mapping[str, Mapping[str, object]] = {
-    "fast": {"stages": [25, 100], "window": "3m", "max_window": "20m", "retain": "10m"},
-    "standard": {},
-    "careful": {
-        "stages": [1, 5, 10, 25, 50, 100],
-        "window": "30m",
-        "max_window": "6h",
-        "min_samples": 1_000,
-        "retain": "6h",
-    },
-}
-"""Starting points a plan may name with `preset`; what it states itself wins. `standard` is the default."""
-
-
 class Plan(Document):
     """How a release moves. `preset` names what to start from.
 
@@ -229,7 +215,7 @@ class Plan(Document):
     def _shorthands(cls, value: object) -> object:
         """Resolve `preset`, and accept `stages: [5, 25, 50, 100]` as well as objects."""
         if isinstance(value, dict) and "preset" in value:
-            value = _from_preset(value)
+            value = from_preset(value)
         if isinstance(value, dict) and isinstance(value.get("stages"), list | tuple):
             stages = [{"weight": item} if isinstance(item, int) else item for item in value["stages"]]
             return {**value, "stages": stages}
@@ -264,14 +250,6 @@ class Plan(Document):
             (stage.weight, max(stage.approvals, 0 if number else self.approvals))
             for number, stage in enumerate(self.stages)
         )
-
-
-def _from_preset(document: dict[str, object]) -> dict[str, object]:
-    stated = {name: value for name, value in document.items() if name != "preset"}
-    preset = document["preset"]
-    if not isinstance(preset, str) or preset not in PRESETS:
-        raise ValueError(f"preset: one of {', '.join(PRESETS)}")
-    return {**PRESETS[preset], **stated}
 
 
 def _resolve(plan: Plan, stage: Stage) -> ResolvedStage:

@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 from pydantic import ValidationError
 
-from weightshift.contracts.plan import PRESETS, Gate, Metric, Plan
+from weightshift.contracts.plan import Gate, Metric, Plan
+from weightshift.contracts.presets import PRESETS
 
 BUSINESS = {
     "metric": "business",
