@@ -9,6 +9,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 from torch import Tensor
 
+from runtime.client_watch import ClientWatch
 from runtime.execution import answer_body
 from runtime.generation_holder import Generation, LoadedModel
 from runtime.instance import Instance
@@ -109,7 +110,10 @@ class ModelEndpoint:
             self._instance.metrics.unready.inc()
             await self._refuse(send, 503, error, "not_serving")
             return
-        status, answer = await self._answer(scope, generation, content)
+        try:
+            status, answer = await self._answer(scope, receive, generation, content)
+        except ClientGone:
+            return
         self._instance.metrics.answered(generation, status, time.perf_counter() - started)
         if isinstance(answer, WeightshiftError):
             extra = generation.headers if status != 503 else (*generation.headers, self._retry_after)
@@ -118,12 +122,20 @@ class ModelEndpoint:
             written, headers = self._wire.write(generation, answer)
             await send_content(send, status, written, (*headers, *generation.headers))
 
-    async def _answer(self, scope: Scope, generation: Generation, content: bytes) -> tuple[int, object]:
-        """Return status and answer or error; the borrowed generation is given back on every path."""
+    async def _answer(
+        self, scope: Scope, receive: Receive, generation: Generation, content: bytes
+    ) -> tuple[int, object]:
+        """Return status and answer or error; the borrowed generation is given back on every path.
+
+        Raises `ClientGone`.
+        """
         try:
             answer = self._submit(scope, generation, content)
-            async with asyncio.timeout(self._settings.answer_timeout):
-                return 200, await answer
+            with ClientWatch(answer, receive):
+                async with asyncio.timeout(self._settings.answer_timeout):
+                    return 200, await answer
+        except ClientGone:
+            raise
         except InvalidInput as error:
             return 400, error
         except QueueFull as error:

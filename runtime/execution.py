@@ -103,11 +103,14 @@ class Executor:
             batch, carried = self._collect(carried)
             if not batch:
                 return
-            outcomes = self._answer(batch)
+            # Whoever gave up while waiting costs no model work.
+            wanted = [work for work in batch if not work.answer.cancelled()]
+            outcomes = self._answer(wanted) if wanted else []
             for work in batch:
                 self._release(work.generation)
-            self._batched(len(batch))
-            self._loop.call_soon_threadsafe(_deliver, batch, outcomes)
+            if wanted:
+                self._batched(len(wanted))
+                self._loop.call_soon_threadsafe(_deliver, wanted, outcomes)
 
     def _collect(self, carried: Work | None) -> tuple[list[Work], Work | None]:
         """Wait for work, then take what else waits for the same generation.

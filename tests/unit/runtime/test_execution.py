@@ -161,6 +161,30 @@ async def test_a_cancelled_request_still_returns_its_generation(bench: Bench) ->
     assert bench.released == [generation] * 2
 
 
+async def test_a_request_cancelled_while_it_waited_costs_no_model_work(bench: Bench) -> None:
+    generation = bench.generation(1)
+    first = await bench.occupy(generation)
+    waiting = [bench.submit(generation) for _ in range(3)]
+    for answer in waiting[:2]:
+        answer.cancel()
+    bench.architecture.gate.set()
+    await asyncio.wait_for(asyncio.gather(first, waiting[2]), 10)
+    assert bench.sizes == [1, 1]
+    assert bench.released == [generation] * 4
+
+
+async def test_a_batch_of_cancelled_requests_is_no_batch(bench: Bench) -> None:
+    generation = bench.generation(1)
+    first = await bench.occupy(generation)
+    for answer in [bench.submit(generation) for _ in range(2)]:
+        answer.cancel()
+    bench.architecture.gate.set()
+    await asyncio.wait_for(first, 10)
+    await asyncio.to_thread(bench.executor.close, 10)
+    assert bench.sizes == [1]
+    assert bench.released == [generation] * 3
+
+
 async def test_the_end_waits_for_what_is_queued(bench: Bench) -> None:
     generation = bench.generation(1)
     answers = [await bench.occupy(generation), bench.submit(generation)]
