@@ -15,7 +15,7 @@ from runtime.instance import Instance
 from runtime.responses import BodyTooLarge, ClientGone, error_document, read_body, send_json
 from runtime.sessions import Event, Session
 from runtime.streaming import StreamingArchitecture
-from weightshift.errors import InvalidInput, NotServing, QueueFull, WeightshiftError
+from weightshift.errors import InvalidInput, MemoryExhausted, NotServing, QueueFull, WeightshiftError
 
 _logger = logging.getLogger(__name__)
 COMMENT_SECONDS = 15.0
@@ -148,4 +148,4 @@ def _encode(event: Event) -> bytes:
 
 
 def _status(error: WeightshiftError) -> int:
-    return 503 if isinstance(error, NotServing | QueueFull) else 500
+    return 503 if isinstance(error, MemoryExhausted | NotServing | QueueFull) else 500

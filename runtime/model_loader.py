@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from runtime.architectures import Architecture
 from runtime.cached_artifact import CachedArtifact
 from runtime.compatibility import check_requirements
+from runtime.device_copy import copy_to_device
 from runtime.generation_holder import LoadedModel
 from runtime.hashing_reader import HashingReader
 from runtime.installed_architectures import find_architecture
@@ -102,7 +103,7 @@ def load(
     )
     check_budget(need, device=device)
     host = _read(verified, checkpoint, pinned=device == "cuda")
-    return _loaded(verified, host if device == "cpu" else _copy_to_device(host, device), device)
+    return _loaded(verified, host if device == "cpu" else copy_to_device(host, device, checkpoint), device)
 
 
 def stage(
@@ -245,17 +246,6 @@ def _read(verified: VerifiedArtifact, checkpoint: Callable[[], None], *, pinned:
             position += _aligned(entry.size)
         reader.finish()
     return host
-
-
-def _copy_to_device(host: Tensor, device: str) -> Tensor:
-    """Copy page-locked bytes on a stream of their own; return once the copy is complete."""
-    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
-        copy = torch.empty_like(host, device=device)
-        copy.copy_(host, non_blocking=True)
-        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        copied.record()
-    copied.synchronize()
-    return copy
 
 
 def _views(memory: Tensor, entries: tuple[TensorEntry, ...]) -> dict[str, Tensor]:

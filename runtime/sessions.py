@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from runtime.device_health import DeviceHealth
+from runtime.device_health import DeviceHealth, is_out_of_memory
 from runtime.generation_holder import Generation, LoadedModel
 from runtime.streaming import StreamingArchitecture
-from weightshift.errors import QueueFull, SessionEnded, WeightshiftError
+from weightshift.errors import MemoryExhausted, QueueFull, SessionEnded, WeightshiftError
 
 _logger = logging.getLogger(__name__)
 
@@ -132,6 +132,9 @@ class Sessions:
             events, is_last = self._step(session)
         except Exception as error:
             self._health.note(error)
+            if is_out_of_memory(error):
+                self._health.exhausted()
+                error = MemoryExhausted()
             if not isinstance(error, WeightshiftError):
                 _logger.exception("a session failed")
                 error = WeightshiftError("The model failed; the instance's log says why.")

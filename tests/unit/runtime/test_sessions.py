@@ -205,6 +205,22 @@ async def test_a_failing_step_ends_only_its_own_session(
         assert instance.holder.current.references == 0
 
 
+async def test_a_session_that_finds_no_memory_says_so_and_lets_the_instance_rest(
+    world: Any, artifacts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(world, artifacts) as instance:
+
+        def fail(decoder: Decoder, model: Any, state: DecoderState) -> Step:
+            raise torch.OutOfMemoryError("no room")
+
+        monkeypatch.setattr(Decoder, "step", fail)
+        client = Client(instance, {"prompt": "x"})
+        await client.finished()
+        assert client.events[-1][1]["type"] == "MemoryExhausted"
+        assert not instance.is_ready
+        assert instance.is_live
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
