@@ -20,6 +20,7 @@ from temporalio.worker import Worker, WorkerDeploymentConfig
 from activities.approvals import ApprovalActivities
 from activities.cluster import ClusterActivities
 from activities.fleet import FleetActivities
+from activities.joined_waits import JoinedWaits
 from activities.mesh import MeshActivities
 from activities.metrics import MetricsActivities
 from activities.notify import Channel, NotifyActivities
@@ -159,10 +160,12 @@ def _control_activities(
     )
     waves = WaveActivities(registry=registry)
     metrics = MetricsActivities(reader=adapters.reader, registry=registry, mesh=mesh, lost_after=lost_after)
+    joined = JoinedWaits(fleet=fleet, judge=metrics, publisher=admission)
     notices = NotifyActivities(channels=adapters.channels)
     return [
         *(admission.admit, admission.publish, admission.complete),
         *(fleet.download, fleet.verify, fleet.warm_up, fleet.check_capacity),
+        *(joined.swap, joined.adopt),
         *(pods.scale_up, pods.scale_down),
         *(waves.grant, waves.revoke),
         *(approvals.check, metrics.observe, notices.send),

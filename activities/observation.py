@@ -11,6 +11,7 @@ from weightshift.analysis.samples import Interval
 from weightshift.analysis.sequential import Wealth
 from weightshift.analysis.verdict import StageJudge, StageState
 from weightshift.contracts.commands import CarriedWealth, Observation, Observed, ObserveMode
+from weightshift.contracts.control import control_share
 from weightshift.contracts.verdict import StageOutcome, StageVerdict
 from weightshift.errors import MetricsUnreachable
 
@@ -25,7 +26,7 @@ class StageObservation:
     def __init__(self, observation: Observation, reader: MetricsReader) -> None:
         self._observation = observation
         self._reader = reader
-        self._judge = StageJudge(observation.stage)
+        self._judge = StageJudge(observation.stage, control=_control_of(observation))
         self._metrics = StageMetrics(
             reader=reader,
             service=observation.service,
@@ -126,3 +127,9 @@ class StageObservation:
     @staticmethod
     def _inconclusive(reason: str) -> StageVerdict:
         return StageVerdict(outcome=StageOutcome.INCONCLUSIVE, reason=reason)
+
+
+def _control_of(observation: Observation) -> int:
+    """Return the share that is compared with at 100 %, by what the mesh was read back to do."""
+    split = observation.traffic.split if observation.traffic else None
+    return control_share(observation.stage.weight, split)

@@ -12,11 +12,14 @@ from temporalio.common import RetryPolicy
 from weightshift.contracts.approval import ApprovalCheck, CheckedApprovals
 from weightshift.contracts.commands import (
     Admittance,
+    Adoption,
     Capacity,
     CapacityCheck,
     CompleteCommand,
     FleetProgress,
     FleetWait,
+    JudgedProgress,
+    JudgedWait,
     MeshWrite,
     Observation,
     Observed,
@@ -103,6 +106,16 @@ def _fleet_wait(name: str) -> Call[FleetWait, FleetProgress]:
 DOWNLOAD = _fleet_wait("fleet.download")
 VERIFY = _fleet_wait("fleet.verify")
 WARM_UP = _fleet_wait("fleet.warm_up")
+SWAP = Call[JudgedWait, JudgedProgress](
+    "fleet.warm_up_judged",
+    JudgedProgress,
+    longest_attempt=_LONGEST_ATTEMPT,
+    give_up_after=None,
+    heartbeat=_HEARTBEAT,
+)
+ADOPT = Call[Adoption, FleetProgress](
+    "fleet.adopt", FleetProgress, longest_attempt=_LONGEST_ATTEMPT, give_up_after=None, heartbeat=_HEARTBEAT
+)
 CHECK_CAPACITY = Call[CapacityCheck, Capacity]("fleet.check_capacity", Capacity)
 
 SCALE_UP = Call[ScaleUp, ScaledUp](

@@ -15,6 +15,7 @@ from activities.plan_checks import PlanChecks
 from weightshift.cluster.base import NO_CLUSTER, Cluster
 from weightshift.contracts.approval import ApprovalCheck
 from weightshift.contracts.commands import Admittance, CompleteCommand, InstanceRef, PublishCommand
+from weightshift.contracts.control import Control
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.instance import InstanceState
 from weightshift.contracts.plan import Plan
@@ -25,6 +26,7 @@ from weightshift.errors import (
     MeshDrift,
     NoCanaryCapacity,
     ReleaseActive,
+    RouteInvalid,
     ScaleRefused,
     StaleFence,
     WeightshiftError,
@@ -84,6 +86,8 @@ class RegistryActivities:
                 approvals=approvals,
                 remarks=remarks,
                 window_by_judge=True,
+                joined_waits=True,
+                control=admission.request.plan.control,
                 traffic=traffic,
                 first=not any(release.outcome is Outcome.PROMOTED for release in releases),
                 stable=instances[Cohort.STABLE],
@@ -99,9 +103,22 @@ class RegistryActivities:
         traffic = await self._mesh.read(request.service)
         if traffic.drift is not None:
             raise MeshDrift(f"{traffic.drift}; set it back, or use `release rollback --break-glass`")
-        splits = [request.plan.stage_split(stage) for stage in request.plan.resolved_stages()]
-        await self._mesh.check(request.service, splits)
+        await self._check_splits(request.service, request.plan)
         return traffic
+
+    async def _check_splits(self, service: Service, plan: Plan) -> None:
+        """See that the mesh can do every stage's split, mirrored ones included. Raises `RouteInvalid`."""
+        stages = plan.resolved_stages()
+        splits = [plan.stage_split(stage, plan.control) for stage in stages]
+        try:
+            await self._mesh.check(service, splits)
+        except RouteInvalid as problem:
+            if not any(split.mirrored for split in splits):
+                raise
+            await self._mesh.check(service, [plan.stage_split(stage, Control.NONE) for stage in stages])
+            raise RouteInvalid(
+                f"requests cannot be mirrored: {problem}; or set `control` to holdback or none in the plan"
+            ) from problem
 
     async def _hold_stable(self, admission: Admission, admitted: Admitted) -> None:
         """Keep stable's pods until the release has ended: idle, they would be scaled away, and the way back.

@@ -20,8 +20,7 @@ from typing import Any
 from weightshift.contracts.plan import Plan
 from weightshift.contracts.release import ReleasePhase, RollbackRequest
 from weightshift.local.live_service import LiveService, live_service
-from weightshift.mesh.envoy import EnvoyMesh
-from weightshift.mesh.open_mesh import open_mesh
+from weightshift.mesh.open_mesh import OpenMesh, open_mesh
 from weightshift.settings import MeshSettings
 
 STAGES = [5, 25, 50, 100]
@@ -40,7 +39,7 @@ STAGED = Plan.model_validate(
 )
 
 
-async def rollback_milliseconds(live: LiveService, mesh: EnvoyMesh, artifact_id: str) -> float:
+async def rollback_milliseconds(live: LiveService, mesh: OpenMesh, artifact_id: str) -> float:
     """Release up to 50 %, send the signal, and time until the mesh reads back 0 % canary."""
     service = live.stack.service
     await live.start(artifact_id, HELD)
@@ -57,7 +56,7 @@ async def rollback_milliseconds(live: LiveService, mesh: EnvoyMesh, artifact_id:
     return milliseconds
 
 
-async def read_milliseconds(live: LiveService, mesh: EnvoyMesh) -> float:
+async def read_milliseconds(live: LiveService, mesh: OpenMesh) -> float:
     """Time one bare read-back: the resolution of the latencies above."""
     started = time.perf_counter()
     await mesh.read(live.stack.service)

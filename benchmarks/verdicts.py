@@ -25,6 +25,7 @@ from weightshift.analysis.gates import Hard
 from weightshift.analysis.samples import ArmCounts, InstanceCounts, Interval
 from weightshift.analysis.sequential import Wealth
 from weightshift.analysis.verdict import StageJudge
+from weightshift.contracts.control import CONTROL_PERCENT
 from weightshift.contracts.plan import Gate, Metric, ResolvedStage
 from weightshift.contracts.verdict import GateVerdict, StageOutcome
 
@@ -84,7 +85,8 @@ def judge(counts: Counts, release: int, experiment: Experiment) -> Judged:
     for weight, length in experiment.stages:
         window = timedelta(seconds=length * SECONDS)
         one = StageJudge(
-            ResolvedStage(weight=weight, window=window, max_window=window, min_samples=200, gates=GATES)
+            ResolvedStage(weight=weight, window=window, max_window=window, min_samples=200, gates=GATES),
+            control=CONTROL_PERCENT if weight == 100 else 0,
         )
         history = intervals[begin - HISTORY : begin]
         state = one.start(wealth, _calibration(history), history)

@@ -92,8 +92,30 @@ async def publish(
     requires_grant: bool = False,
 ) -> Target:
     """Publish an artifact to a cohort, if nobody else did since its revision was read."""
+    command = publication(
+        context,
+        cohort,
+        artifact_id,
+        expected_revision=expected_revision,
+        requires_grant=requires_grant,
+    )
+    summary = f"{context.phase}: publish {artifact_id} to {cohort}"
+    target = await context.execute(PUBLISH, command, summary=summary)
+    context.recorded(command.evidence)
+    return target
+
+
+def publication(
+    context: ReleaseContext,
+    cohort: Cohort,
+    artifact_id: str,
+    *,
+    expected_revision: int,
+    requires_grant: bool = False,
+) -> PublishCommand:
+    """Build the next command, with the evidence gathered before it."""
     fence = context.next_fence()
-    publication = Publication(
+    document = Publication(
         service=context.request.service,
         cohort=cohort,
         artifact_id=artifact_id,
@@ -105,11 +127,7 @@ async def publish(
         operator=context.request.operator,
         reason=context.request.reason,
     )
-    command = PublishCommand(publication=publication, evidence=context.evidence)
-    summary = f"{context.phase}: publish {artifact_id} to {cohort}"
-    target = await context.execute(PUBLISH, command, summary=summary)
-    context.recorded(command.evidence)
-    return target
+    return PublishCommand(publication=document, evidence=context.evidence)
 
 
 async def prepare_canary(context: ReleaseContext) -> None:
@@ -153,11 +171,23 @@ async def shift_traffic(context: ReleaseContext) -> StageObservation | None:
         context.promote_requested = False
         context.had_traffic = True
         context.stage_weight = stage.weight
-        context.enter(ReleasePhase.OBSERVING, f"shifting {stage.weight} % to canary")
-        await shift(context, context.request.plan.stage_split(stage))
-        notify(context, NotificationEvent.STAGE, f"{stage.weight} % of the traffic is on canary")
+        split = context.request.plan.stage_split(stage, context.admittance.control)
+        context.enter(ReleasePhase.OBSERVING, f"shifting {stage.weight} % to canary{_compared(stage, split)}")
+        await shift(context, split)
+        notify(context, NotificationEvent.STAGE, f"{split.canary} % of the traffic is on canary")
         before = await observe_stage(context, stage)
     return before
+
+
+def _compared(stage: ResolvedStage, split: TrafficSplit) -> str:
+    """Say what the canary is compared with where it would carry everything."""
+    if stage.weight < 100 or not stage.max_window:
+        return ""
+    if split.mirrored:
+        return f", compared with {split.mirrored} % mirrored to stable"
+    if split.stable:
+        return f", but for {split.stable} % that stay on stable to compare with"
+    return ", compared with nothing"
 
 
 async def _check_capacity(context: ReleaseContext, stage: ResolvedStage) -> None:

@@ -47,6 +47,16 @@ class StageObservation:
         # A repeated judgement starts again from the stage's start: it must not inherit its own evidence.
         self._wealth_before = context.wealth
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether the stage has a window at all."""
+        return bool(self._stage.max_window)
+
+    def watching(self) -> Observation:
+        """Return what goes on judging a stage that has passed; only a breach ends it."""
+        self._mode = ObserveMode.WATCH
+        return self._observation().model_copy(update={"evidence": ()})
+
     async def watch(self, *, until: Callable[[], bool]) -> None:
         """Keep judging a stage that has passed, until the condition holds. Raises what `run` raises."""
         if not self._stage.max_window:
@@ -126,12 +136,13 @@ class StageObservation:
         except exceptions.ActivityError as error:
             if not isinstance(error.cause, exceptions.TimeoutError):
                 raise
-            return self._keep(Observed(verdict=_NO_JUDGEMENT))
+            return self.keep(Observed(verdict=_NO_JUDGEMENT))
         if observed.evidence_recorded:
             context.recorded(observation.evidence)
-        return self._keep(observed)
+        return self.keep(observed)
 
-    def _keep(self, observed: Observed) -> Observed:
+    def keep(self, observed: Observed) -> Observed:
+        """Tell a judgement, and keep it as the latest."""
         self._context.verdict = observed.verdict
         self._context.tell(
             f"{self._stage.weight} %: {observed.verdict.outcome}: {observed.verdict.reason}",

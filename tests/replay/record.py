@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.workflow.harness import FAST_PLAN, IN_PLACE, UNJUDGED_PLAN, Harness, time_skipping_server
 from tests.workflow.twins import Listener
 from weightshift.cluster.memory import MemoryCluster
+from weightshift.contracts.control import Control
 from weightshift.contracts.plan import Stage, Sticky
 from weightshift.contracts.release import Intervention, ReleasePhase, RollbackRequest
 from weightshift.contracts.verdict import StageOutcome
@@ -145,6 +146,23 @@ async def promoted_on_a_scaled_canary_with_sticky_users(harness: Harness) -> Non
     await harness.release("v42", FAST_PLAN.model_copy(update=changes))
 
 
+async def promoted_with_a_mirrored_control_arm(harness: Harness) -> None:
+    """At 100 % stable answers copies, and none while it swaps; the canary is judged on meanwhile."""
+    await harness.release("v42")
+
+
+async def promoted_with_a_share_held_back(harness: Harness) -> None:
+    """At 100 % stable keeps a share, and nothing while it swaps."""
+    await harness.release("v42", FAST_PLAN.model_copy(update={"control": Control.HOLDBACK}))
+
+
+async def rolled_back_by_a_breach_while_stable_swaps(harness: Harness) -> None:
+    """One instance of stable hangs, and the canary that carries everything turns out harmful."""
+    harness.fleet.stuck.add("stable-0 v42")
+    harness.observations.outcomes[100] = [StageOutcome.HEALTHY, StageOutcome.BREACH]
+    await harness.release("v42")
+
+
 PATHS: dict[str, Callable[[Harness], Awaitable[None]]] = {
     path.__name__: path
     for path in (
@@ -163,6 +181,9 @@ PATHS: dict[str, Callable[[Harness], Awaitable[None]]] = {
         told_of_a_hold_and_a_rollback,
         first_release,
         promoted_on_a_scaled_canary_with_sticky_users,
+        promoted_with_a_mirrored_control_arm,
+        promoted_with_a_share_held_back,
+        rolled_back_by_a_breach_while_stable_swaps,
     )
 }
 

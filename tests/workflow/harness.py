@@ -19,6 +19,7 @@ from temporalio.worker import Worker
 from activities.approvals import ApprovalActivities
 from activities.cluster import ClusterActivities
 from activities.fleet import FleetActivities
+from activities.joined_waits import JoinedWaits
 from activities.mesh import MeshActivities
 from activities.notify import Channel, NotifyActivities
 from activities.options import mesh_queue
@@ -214,6 +215,7 @@ class Harness:
         pods = ClusterActivities(
             registry=self.registry, lost_after=LOST_AFTER, poll=poll, cluster=self.cluster
         )
+        joined = JoinedWaits(fleet=fleet, judge=self.observations, publisher=admission)
         traffic = MeshActivities(mesh=self.mesh)
         waves = WaveActivities(registry=self.registry)
         return [
@@ -235,6 +237,8 @@ class Harness:
                     fleet.verify,
                     fleet.warm_up,
                     fleet.check_capacity,
+                    joined.swap,
+                    joined.adopt,
                     pods.scale_up,
                     pods.scale_down,
                     self.observations.observe,

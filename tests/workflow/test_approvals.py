@@ -71,7 +71,7 @@ async def test_a_gate_in_the_middle_opens_by_its_approval(harness: Harness) -> N
     await start_and_wait(harness, AT_FIFTY)
     assert (await harness.approve("ada")).phase in (ReleasePhase.AWAITING_APPROVAL, ReleasePhase.OBSERVING)
     assert (await harness.result()).outcome is Outcome.PROMOTED
-    assert harness.splits()[-4:] == ["75/25", "50/50", "0/100", "100/0"]
+    assert harness.splits()[-4:] == ["50/50", "0/100, 5 % mirrored to stable", "0/100", "100/0"]
 
 
 async def test_an_approval_given_ahead_counts_for_the_next_gate(harness: Harness) -> None:

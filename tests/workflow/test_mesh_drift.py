@@ -78,4 +78,4 @@ async def test_sticky_users_are_asked_of_the_mesh_at_every_stage(harness: Harnes
     sticky = FAST_PLAN.model_copy(update={"sticky": Sticky.USER})
     assert (await harness.release("v42", sticky)).outcome is Outcome.PROMOTED
     splits = [split for _, split, _ in harness.mesh.writes[1:]]
-    assert [split.sticky for split in splits] == [True, True, True, True, False]
+    assert [split.sticky for split in splits] == [True, True, True, True, True, False]

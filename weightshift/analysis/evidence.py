@@ -27,13 +27,16 @@ Health = tuple[tuple[float, ...], ...]
 class Evidence:
     """What a gate has gathered: harm over the release, everything else since the stage's start.
 
-    `problem` is why the latest interval could not be judged, `missing` which samples it lacked.
+    `effect` compares both arms interval by interval, `effect_under_load` the canary with what stable did
+    while it had traffic. `problem` is why the latest interval could not be judged, `missing` which samples
+    it lacked.
     """
 
     harm: Wealth
     companion: Wealth = field(default_factory=lambda: Wealth.fresh(len(HARM_RATIOS)))
     health: Health = ()
     effect: MantelHaenszel = field(default_factory=MantelHaenszel)
+    effect_under_load: MantelHaenszel = field(default_factory=MantelHaenszel)
     dispersion: Dispersion = field(default_factory=Dispersion)
     intervals: int = 0
     problem: str = ""

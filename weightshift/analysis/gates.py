@@ -35,7 +35,10 @@ def pass_ratio(weight: int) -> float:
 
 @dataclass(frozen=True)
 class BadEventRatio:
-    """The canary's bad events may not be more frequent than stable's, times `ratio`, plus `margin`."""
+    """The canary's bad events may not be more frequent than stable's, times `ratio`, plus `margin`.
+
+    `weight` is the canary's in percent, at 100 % that of the arm it is compared with.
+    """
 
     gate: Gate
     weight: int

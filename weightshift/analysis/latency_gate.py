@@ -28,10 +28,13 @@ LATENCY_EFFECT = 1.0
 class LatencyRatio:
     """The canary's upper quantile may not exceed stable's by more than the factor `ratio`.
 
-    Compares tails beyond latencies taken from stable's earlier requests; see `LatencyEdges`.
+    Compares tails beyond latencies taken from stable's earlier requests; see `LatencyEdges`. With a
+    `control` share, in percent, stable is nearly idle and fast: then a breach also needs a canary that is
+    slower than stable was under load.
     """
 
     gate: Gate
+    control: int = 0
 
     @property
     def name(self) -> str:
@@ -57,6 +60,7 @@ class LatencyRatio:
             return replace(evidence, problem="stable's earlier requests show no tail to compare with")
         middle_canary = interval.canary.slower_than(edges.middle)
         middle_stable = interval.stable.slower_than(edges.middle)
+        relaxed_canary = interval.canary.slower_than(edges.middle_times_ratio)
         dispersion = evidence.dispersion.value(middle_canary, middle_stable)
         return replace(
             evidence,
@@ -66,8 +70,9 @@ class LatencyRatio:
                 cap=evidence_cap(middle_canary, middle_stable),
             ),
             health=add_health(evidence.health, [self._health(interval, edges, dispersion)]),
-            effect=evidence.effect.after(
-                interval.canary.slower_than(edges.middle_times_ratio), middle_stable
+            effect=evidence.effect.after(relaxed_canary, middle_stable),
+            effect_under_load=evidence.effect_under_load.after(
+                relaxed_canary, calibration.slower_than(edges.middle)
             ),
             dispersion=evidence.dispersion.after(middle_canary, middle_stable),
             intervals=evidence.intervals + 1,
@@ -112,5 +117,7 @@ class LatencyRatio:
 
     def judge(self, evidence: Evidence, threshold: float) -> GateResult:
         """Breach on enough wealth and a tail that is longer even by the whole ratio."""
-        breached = evidence.harm.log >= threshold and evidence.effect.ratio >= LATENCY_EFFECT
+        effects = [evidence.effect, evidence.effect_under_load] if self.control else [evidence.effect]
+        is_longer = all(effect.ratio >= LATENCY_EFFECT for effect in effects)
+        breached = evidence.harm.log >= threshold and is_longer
         return result(self.name, evidence, threshold, breached=breached)

@@ -9,15 +9,18 @@ from weightshift.analysis.watermark_gate import MemoryWatermark
 from weightshift.contracts.plan import Gate, Metric
 
 
-def rule_of(gate: Gate, weight: int) -> GateRule:
-    """Return the rule for a gate at a stage's canary weight in percent."""
+def rule_of(gate: Gate, weight: int, *, control: int = 0) -> GateRule:
+    """Return the rule for a gate at a stage's canary weight and, at 100 %, control share, both in percent."""
     if gate.metric is Metric.SCORE_DRIFT:
         return ScoreDrift(gate)
     if gate.metric is Metric.DEVICE_MEMORY:
         return MemoryWatermark(gate)
     if gate.maximum is not None:
         return Absolute(gate)
-    return LatencyRatio(gate) if gate.metric is Metric.LATENCY else BadEventRatio(gate, weight)
+    if gate.metric is Metric.LATENCY:
+        return LatencyRatio(gate, control=control)
+    # Where stable has the smaller share, it is what decides how exactly can be compared.
+    return BadEventRatio(gate, control or weight)
 
 
 def history_edges(gates: tuple[Gate, ...], calibration: Interval) -> tuple[float, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from weightshift.analysis.gates import pass_ratio
+from weightshift.contracts.control import CONTROL_PERCENT, Control
 from weightshift.contracts.plan import Gate, Metric, Plan, ResolvedStage
 
 DOUBLED = 2.0
@@ -91,14 +92,14 @@ def sample_size_problems(plan: Plan, traffic: ObservedTraffic) -> list[str]:
 def slow_gates(plan: Plan, traffic: ObservedTraffic) -> list[str]:
     """Return the comparisons that will probably still be undecided at the end of their longest window. Pure.
 
-    Comparisons without an arm to compare with need nothing.
+    Comparisons without an arm to compare with need nothing; at 100 % it is the plan's `control`.
     """
     return [
         f"stage {number}: gate {gate.name} needs about {wanted:.0f} canary requests to pass, and"
         f" about {reached:.0f} arrive within max_window; raise the weight or max_window"
         for number, stage, reached in _reached(plan, traffic)
         for gate in stage.gates
-        if (wanted := _requests_wanted(gate, stage, traffic)) > reached
+        if (wanted := _requests_wanted(gate, stage, traffic, plan.control)) > reached
     ]
 
 
@@ -128,15 +129,16 @@ def _reached(plan: Plan, traffic: ObservedTraffic) -> Iterator[tuple[int, Resolv
             yield number, stage, traffic.requests_per_second * stage.weight / 100 * seconds
 
 
-def _requests_wanted(gate: Gate, stage: ResolvedStage, traffic: ObservedTraffic) -> float:
-    compared = gate.metric is Metric.ERROR_RATE and gate.ratio is not None and stage.weight < 100
-    if not compared or gate.ratio is None:
+def _requests_wanted(gate: Gate, stage: ResolvedStage, traffic: ObservedTraffic, control: Control) -> float:
+    has_control = stage.weight < 100 or control is not Control.NONE
+    if gate.metric is not Metric.ERROR_RATE or gate.ratio is None or not has_control:
         return 0.0
+    smaller = stage.weight if stage.weight < 100 else CONTROL_PERCENT
     return requests_to_pass(
-        share=stage.weight / 100,
+        share=min(stage.weight, 100 - CONTROL_PERCENT) / 100,
         # Without a single error so far the margin alone decides; this keeps the formula finite.
         bad_fraction=max(traffic.error_fraction, gate.margin, 1e-9),
-        ratio=max(pass_ratio(stage.weight), gate.ratio),
+        ratio=max(pass_ratio(smaller), gate.ratio),
         margin=gate.margin,
         dispersion=traffic.dispersion,
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from weightshift.analysis.evidence import Evidence, GateRule
 from weightshift.analysis.gates import Hard
+from weightshift.analysis.latency_edges import MINIMUM_REQUESTS
 from weightshift.analysis.plausibility import Plausibility
 from weightshift.analysis.rules import rule_of
 from weightshift.analysis.samples import ArmCounts, Interval
@@ -22,9 +23,6 @@ from weightshift.contracts.verdict import GateResult, GateVerdict, StageOutcome,
 
 ALPHA = 0.005
 """Bound on false rollbacks of a whole release; the other half of 1 % is kept for model error."""
-
-LEAST_CONTROL_SHARE = 0.01
-"""At full weight, the share of requests that stable must get for comparisons to apply."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +42,18 @@ class StageState:
 
 
 class StageJudge:
-    """Judges one stage. Holds the rules only; state goes in and comes out."""
+    """Judges one stage. Holds the rules only; state goes in and comes out.
 
-    def __init__(self, stage: ResolvedStage) -> None:
+    `control` is the percentage of the requests that stable answers, or is sent copies of, in a stage of
+    100 %: what the canary is compared with there. 0 compares nothing at 100 %.
+    """
+
+    def __init__(self, stage: ResolvedStage, *, control: int = 0) -> None:
         self._stage = stage
+        self._control = control
+        self._has_control = stage.weight < 100 or control > 0
         self._declared: dict[str, tuple[Gate, GateRule]] = {
-            gate.name: (gate, rule_of(gate, stage.weight)) for gate in stage.gates
+            gate.name: (gate, rule_of(gate, stage.weight, control=control)) for gate in stage.gates
         }
         self._hard = Hard()
 
@@ -68,7 +72,7 @@ class StageJudge:
 
     def advance(self, state: StageState, interval: Interval) -> StageState:
         """Add one interval; one in which an arm was not scraped adds nothing but the fact."""
-        if not interval.canary.fresh or (self._stage.weight < 100 and not interval.stable.fresh):
+        if not interval.canary.fresh or (self._has_control and not interval.stable.fresh):
             return replace(state, silent_intervals=state.silent_intervals + 1)
         rules = [*(rule for _, rule in self._declared.values()), self._hard]
         return StageState(
@@ -76,12 +80,18 @@ class StageJudge:
                 rule.name: rule.advance(state.evidence[rule.name], interval, state.calibration)
                 for rule in rules
             },
-            calibration=state.calibration.plus(interval.stable),
+            calibration=self._calibrated(state.calibration, interval),
             plausibility=state.plausibility.after(interval, self._stage.weight),
             intervals=state.intervals + 1,
             canary_requests=state.canary_requests + interval.canary.requests,
             stable_requests=state.stable_requests + interval.stable.requests,
         )
+
+    def _calibrated(self, calibration: ArmCounts, interval: Interval) -> ArmCounts:
+        """Add what stable did; what it does nearly idle shows no latencies under load, and is left out."""
+        if self._control and calibration.requests >= MINIMUM_REQUESTS:
+            return calibration
+        return calibration.plus(interval.stable)
 
     def verdict(self, state: StageState) -> StageVerdict:
         """Combine the gates by the rule table of this module."""
@@ -103,22 +113,17 @@ class StageJudge:
         A comparison on series that look like one is not even a breach: it says nothing of the canary.
         """
         judged = rule.judge(state.evidence[gate.name], self.threshold)
+        if not gate.is_absolute and not self._has_control:
+            return _instead(judged, GateVerdict.NOT_APPLICABLE, "stable has no traffic")
         if not gate.is_absolute and (problem := state.plausibility.problem_of_comparisons()):
             return _instead(judged, GateVerdict.ERROR, problem)
         if judged.verdict is GateVerdict.BREACH:
             return judged
         if state.silent_intervals or state.intervals == 0:
             return _instead(judged, GateVerdict.NO_DATA, "no fresh samples of this revision")
-        if not gate.is_absolute and not self._has_control(state):
-            return _instead(judged, GateVerdict.NOT_APPLICABLE, "stable has no traffic")
         if problem := state.plausibility.problem(self._stage.weight):
             return _instead(judged, GateVerdict.ERROR, problem)
         return judged
-
-    def _has_control(self, state: StageState) -> bool:
-        """Whether there is an arm to compare with; a few stragglers on stable are none."""
-        requests = state.canary_requests + state.stable_requests
-        return self._stage.weight < 100 or state.stable_requests > LEAST_CONTROL_SHARE * requests
 
 
 def _instead(judged: GateResult, verdict: GateVerdict, detail: str) -> GateResult:

@@ -8,6 +8,7 @@ from pydantic import Field
 from weightshift.contracts.approval import CheckedApproval
 from weightshift.contracts.base import Message
 from weightshift.contracts.cluster import Pool
+from weightshift.contracts.control import Control
 from weightshift.contracts.curve import StageCurve
 from weightshift.contracts.evidence import Evidence
 from weightshift.contracts.identity import Cohort, Fence, Service
@@ -38,7 +39,9 @@ class Admittance(Message):
     `taken_over` names the release whose lock was taken because its workflow had ended without freeing it;
     its traffic split has to be brought to an end first. `traffic` is what the mesh did at admission.
     `remarks` are what is worth telling about the plan on the traffic and the instances there are.
-    `window_by_judge` is False for releases that began when every judgement had a timer beside it.
+    `window_by_judge` is False for releases that began when every judgement had a timer beside it, and
+    `joined_waits` for those that began when every wait was an activity of its own and nobody judged while an
+    idle stable swapped. `control` is what the plan asks for; there was none before.
     """
 
     epoch: int
@@ -48,6 +51,8 @@ class Admittance(Message):
     approvals: tuple[CheckedApproval, ...] = ()
     remarks: tuple[str, ...] = ()
     window_by_judge: bool = False
+    joined_waits: bool = False
+    control: Control = Control.NONE
     traffic: MeshState | None = None
     stable: tuple[InstanceRef, ...] = ()
     canary: tuple[InstanceRef, ...] = ()
@@ -187,11 +192,32 @@ class Observed(Message):
     curve: StageCurve = StageCurve()
 
 
+class JudgedWait(Message):
+    """Wait for one cohort, and judge the canary meanwhile."""
+
+    wait: FleetWait
+    observation: Observation
+
+
+class JudgedProgress(Message):
+    """The answer to a `JudgedWait`: the progress, or the breach that was found before."""
+
+    progress: FleetProgress | None = None
+    observed: Observed | None = None
+
+
 class PublishCommand(Message):
     """A publication, and the evidence gathered before it, which is recorded first."""
 
     publication: Publication
     evidence: tuple[Evidence, ...] = ()
+
+
+class Adoption(Message):
+    """A publication, and the wait until the instances serve it, whose revision is that of the publication."""
+
+    publish: PublishCommand
+    wait: FleetWait
 
 
 class WaveCommand(Message):

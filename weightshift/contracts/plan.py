@@ -8,12 +8,12 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from weightshift.contracts.base import Document, Duration, Name, PositiveDuration
+from weightshift.contracts.control import Control, with_control
 from weightshift.contracts.presets import from_preset
 from weightshift.contracts.traffic import TrafficSplit
 
 MAX_STAGES = 20
 MAX_REPLICAS = 1_000
-CONTROL_PERCENT = 5
 MAX_CHANNELS = 5
 MAX_APPROVALS = 20
 MAX_WAVE = 1_000
@@ -42,18 +42,6 @@ class Sticky(StrEnum):
 
     NONE = "none"
     USER = "user"
-
-
-class Control(StrEnum):
-    """What is compared with while the canary carries everything.
-
-    `mirror`: a share of its requests is copied to stable, whose answers are dropped. `holdback`: that share
-    stays on stable until the promotion. `none`: nothing, so comparisons end with the stage before.
-    """
-
-    MIRROR = "mirror"
-    HOLDBACK = "holdback"
-    NONE = "none"
 
 
 class Promotion(StrEnum):
@@ -184,6 +172,7 @@ class Plan(Document):
 
     Weights must rise and end at 100; below it with promotion `in-place`, where `wave` is how many of stable's
     instances swap at a time, and `on_partial` what a way back does while only some of them are healthy.
+    `control` is what the canary is compared with at 100 %.
     `approvals` is how many distinct people must approve before any traffic moves; `notify` names channels
     of the worker's settings that hear of the release.
     """
@@ -232,13 +221,10 @@ class Plan(Document):
         """Return the split that gives `percent` of the requests to the canary."""
         return TrafficSplit.with_canary(percent, sticky=self.sticky is Sticky.USER)
 
-    def stage_split(self, stage: ResolvedStage) -> TrafficSplit:
-        """Return a stage's split, with the control arm where nothing else is left to compare with."""
-        if stage.weight < 100 or not stage.max_window or self.control is Control.NONE:
-            return self.split(stage.weight)
-        if self.control is Control.HOLDBACK:
-            return self.split(100 - CONTROL_PERCENT)
-        return self.split(100).model_copy(update={"mirrored": CONTROL_PERCENT})
+    def stage_split(self, stage: ResolvedStage, control: Control) -> TrafficSplit:
+        """Return the split of a stage; one that is not judged needs nothing to compare with."""
+        split = self.split(stage.weight)
+        return with_control(split, control) if stage.max_window else split
 
     def resolved_stages(self) -> tuple[ResolvedStage, ...]:
         """Return every stage with the plan's defaults filled in."""

@@ -53,7 +53,8 @@ class TrafficSplit(Message):
         return self.canary in (0, 100)
 
     def __str__(self) -> str:
-        return f"{self.stable}/{self.canary}"
+        mirrored = f", {self.mirrored} % mirrored to stable" if self.mirrored else ""
+        return f"{self.stable}/{self.canary}{mirrored}"
 
 
 class MeshState(Message):
@@ -73,5 +74,4 @@ class MeshState(Message):
         return (self.split, self.fence) == (other.split, other.fence)
 
     def __str__(self) -> str:
-        mirrored = f", {self.split.mirrored} % mirrored," if self.split.mirrored else ""
-        return f"{self.split}{mirrored} " + (f"at fence {self.fence}" if self.fence else "without a fence")
+        return f"{self.split} at fence {self.fence}" if self.fence else f"{self.split} without a fence"

@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.analysis.test_verdict import ERROR_RATIO, ERRORS, arm, interval, stage
 from weightshift.analysis.plausibility import Plausibility
-from weightshift.analysis.samples import ArmCounts, Interval
+from weightshift.analysis.samples import Interval
 from weightshift.analysis.verdict import StageJudge
 from weightshift.contracts.verdict import GateVerdict, StageOutcome
 
@@ -64,14 +64,3 @@ def test_one_series_read_twice_compares_nothing(errors: int, outcome: GateVerdic
     compared, absolute, _ = judge.verdict(state).gates
     assert compared.verdict is outcome
     assert absolute.verdict is not GateVerdict.ERROR
-
-
-def test_a_mirrored_share_is_compared_at_full_weight_and_stragglers_are_not() -> None:
-    judge = StageJudge(stage(weight=100, gates=(ERROR_RATIO, ERRORS)))
-    verdicts = []
-    for stable in (arm(200, 4), arm(20), ArmCounts()):
-        state = judge.start({}, split(4, 4_000))
-        for _ in range(3):
-            state = judge.advance(state, interval(arm(4_000, 40), stable))
-        verdicts.append(judge.verdict(state).gates[0].verdict)
-    assert verdicts == [GateVerdict.INSUFFICIENT, GateVerdict.NOT_APPLICABLE, GateVerdict.NOT_APPLICABLE]

@@ -68,7 +68,7 @@ def test_every_stage_that_cannot_be_reached_is_named() -> None:
         "stage 1: about 180 canary requests arrive within max_window, fewer than min_samples 200" in problem
     )
     slow = slow_gates(Plan(), traffic)
-    assert [remark.partition(":")[0] for remark in slow] == ["stage 1", "stage 2", "stage 3"]
+    assert [remark.partition(":")[0] for remark in slow] == [f"stage {number}" for number in (1, 2, 3, 4)]
     assert "gate error_rate ratio 1.1 needs about" in slow[0]
 
 
