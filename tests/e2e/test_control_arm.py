@@ -1,0 +1,78 @@
+"""At 100 % the real Envoy copies requests to stable: what is compared with while every answer is checked."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.faults.injection import canary_with, pair, until_served, until_split, within
+from weightshift.contracts.plan import Plan
+from weightshift.contracts.release import Outcome
+from weightshift.local.live_service import LiveService, live_service
+
+ENDED_SECONDS = 90.0
+JUDGED = Plan.model_validate(
+    {
+        "stages": [50, 100],
+        "window": "3s",
+        "interval": 1,
+        "max_window": "10m",
+        "min_samples": 10,
+        "retain": 0,
+        "gates": [
+            {"metric": "error_rate", "maximum": 0.3},
+            # A small, shared machine is noisy: the limits are wide, and what is slow is far beyond them.
+            {"metric": "latency", "ratio": 2.0, "quantile": 0.9, "margin": 0.4},
+        ],
+    }
+)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def live(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveService]:
+    """A whole stack with v41 released and v42 ready."""
+    async with live_service(tmp_path_factory.mktemp("live")) as service:
+        yield service
+
+
+async def copies_judged(live: LiveService, release_id: str) -> int:
+    """How many requests of stable the last judgement at 100 % counted."""
+    rows = await live.registry.audit(live.stack.service, release_id)
+    judged = [row.data for row in rows if row.data.get("stage", {}).get("weight") == 100]
+    count: int = judged[-1]["verdict"]["stable_requests"]
+    return count
+
+
+async def test_a_healthy_canary_is_promoted_by_comparison_at_full_weight(live: LiveService) -> None:
+    serving, other = await pair(live)
+    async with live.traffic(serving, other), within(ENDED_SECONDS):
+        status = await live.release(other, JUDGED)
+    assert (status.outcome, str(status.split)) == (Outcome.PROMOTED, "100/0")
+    assert any("5 % mirrored to stable" in step.text for step in status.steps)
+    assert await copies_judged(live, status.release_id) > 0
+
+
+async def test_a_canary_that_degrades_only_at_full_weight_is_caught_by_the_copies(
+    live: LiveService, tmp_path: Path
+) -> None:
+    switch = tmp_path / "is-slow"
+    slow = {
+        "WEIGHTSHIFT_RUNTIME_ARCHITECTURES": "slow_ranker:SlowRanker",
+        "PYTHONPATH": str(Path(__file__).parent),
+        "IS_SLOW": str(switch),
+    }
+    serving, other = await pair(live)
+    async with canary_with(live, serving, slow), live.traffic(serving, other):
+        await live.start(other, JUDGED)
+        await until_split(live, 100)
+        switch.touch()
+        async with within(ENDED_SECONDS):
+            result = await live.ended()
+        switch.unlink()
+        await until_served(live, serving, "canary")
+    assert (result.outcome, str(result.split)) == (Outcome.ROLLED_BACK, "100/0")
+    assert "gate p90 ratio 2 breached" in result.reason
+    assert await copies_judged(live, result.release_id) > 0
