@@ -14,6 +14,7 @@ demo: setup
 
 test: check
 	$(PYTEST)
+	bash scripts/check-deploy
 
 check: setup
 	$(BIN)/ruff check .
