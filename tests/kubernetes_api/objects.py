@@ -107,7 +107,7 @@ def kubernetes_settings(api: KubernetesApi, directory: Path, *, timeout: float =
 
 
 def istio_mesh(
-    api: KubernetesApi, directory: Path, *, timeout: float = 2.0, istiod: Istiod | None = None, **named: Any
+    api: KubernetesApi, directory: Path, *, timeout: float = 4.0, istiod: Istiod | None = None, **named: Any
 ) -> IstioMesh:
     """Build the adapter for the VirtualService `ranker`, with the rights that it needs."""
     api.allow("get patch", "virtualservices", "ranker")
@@ -118,7 +118,7 @@ def istio_mesh(
     return IstioMesh(client=client, settings=settings, istiod=istiod)
 
 
-def gateway_mesh(api: KubernetesApi, directory: Path, *, timeout: float = 2.0, **named: Any) -> GatewayMesh:
+def gateway_mesh(api: KubernetesApi, directory: Path, *, timeout: float = 4.0, **named: Any) -> GatewayMesh:
     """Build the adapter for the HTTPRoute `ranker`, with the rights that it needs."""
     api.allow("get patch", "httproutes", "ranker")
     names = {"route": "predictions", "stable": "$model-stable", "canary": "$model-canary"}

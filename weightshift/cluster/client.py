@@ -128,6 +128,9 @@ class _Attempt:
             if error.status not in (_CONFLICT, _TOO_MANY) and error.status < 500:
                 raise
             self.trouble = str(error)
+            if error.status == _CONFLICT:
+                # Somebody was faster, a controller with its status perhaps: nothing has to recover first.
+                self._pause = _FIRST_PAUSE
             await self._wait(error.retry_after)
         except (aiohttp.ClientError, OSError, config.ConfigException, json.JSONDecodeError) as error:
             self.trouble = type(error).__name__
