@@ -16,7 +16,7 @@ from weightshift.artifacts.build import build_manifest
 from weightshift.artifacts.configured_keys import artifact_signing_key
 from weightshift.artifacts.open_store import open_store
 from weightshift.artifacts.push import push_artifact
-from weightshift.contracts.instance import InstanceState
+from weightshift.contracts.instance import CandidatePhase, InstanceState
 from weightshift.contracts.manifest import ArtifactRecord, Precision, WeightFormat
 from weightshift.contracts.release import ReleasePhase
 from weightshift.local.demo_models import ModelRecipe, build_models
@@ -84,6 +84,22 @@ async def answers(url: str) -> int | None:
             return (await client.get(url)).status_code
     except httpx.TransportError:
         return None
+
+
+async def answers_with(url: str, status: int) -> bool:
+    return await answers(url) == status
+
+
+async def is_loading(live: LiveService, instance: str, artifact_id: str) -> bool:
+    for state in await live.registry.instances(live.stack.service):
+        candidate = state.report.candidate
+        if state.report.instance_id == instance and candidate is not None:
+            return candidate.artifact_id == artifact_id and candidate.phase in (
+                CandidatePhase.DOWNLOADING,
+                CandidatePhase.VERIFYING,
+                CandidatePhase.LOADING,
+            )
+    return False
 
 
 async def metrics_of(live: LiveService, instance: str) -> str:

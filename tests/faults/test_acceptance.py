@@ -1,4 +1,4 @@
-"""The six acceptance faults, on the whole stack, under traffic in which every answer is checked.
+"""The six acceptance faults and a late writer, on the whole stack, in traffic whose every answer is checked.
 
 Traffic runs through the real Envoy around every fault without a gap; a single request that fails, or is
 answered by anything but what is released, fails the test.
@@ -13,11 +13,14 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from temporalio.worker import Worker
 
 from tests.faults.injection import (
     CANARY,
     answers,
+    answers_with,
     canary_with,
+    is_loading,
     metrics_of,
     noisy_notifications,
     overwrite,
@@ -28,11 +31,19 @@ from tests.faults.injection import (
     until_split,
     within,
 )
-from weightshift.contracts.instance import CandidatePhase
+from tests.faults.late_commands import (
+    LateCommands,
+    commands_of,
+    counted,
+    frozen_worker,
+    is_stopped,
+    state_of,
+)
 from weightshift.contracts.plan import Plan
 from weightshift.contracts.release import Outcome, RollbackRequest
 from weightshift.local.demo_models import RECIPES, build_models
 from weightshift.local.live_service import AT_ONCE, LiveService
+from weightshift.local.ports import free_ports
 
 ENDED_SECONDS = 60.0
 """By when a release has ended: most of it is the machine's, which runs the whole stack."""
@@ -144,18 +155,6 @@ async def test_a_candidate_that_loads_late_cannot_overwrite_a_rollback(live: Liv
         assert re.search(rf"^weightshift_actual_revision\S* {sealed.revision}\.0$", text, re.MULTILINE)
 
 
-async def is_loading(live: LiveService, instance: str, artifact_id: str) -> bool:
-    for state in await live.registry.instances(live.stack.service):
-        candidate = state.report.candidate
-        if state.report.instance_id == instance and candidate is not None:
-            return candidate.artifact_id == artifact_id and candidate.phase in (
-                CandidatePhase.DOWNLOADING,
-                CandidatePhase.VERIFYING,
-                CandidatePhase.LOADING,
-            )
-    return False
-
-
 async def test_a_canary_that_is_slow_under_traffic_is_stopped(live: LiveService) -> None:
     serving, _ = await pair(live)
     async with live.traffic(serving, "v43"):
@@ -186,7 +185,7 @@ async def test_a_canary_that_runs_out_of_memory_is_drained(live: LiveService, tm
         await until_split(live, 50)
         await traffic.wait_for(lambda figures: other in figures["artifacts"], seconds=20)
         switch.touch()
-        await until(lambda: is_unready(ready), seconds=10)
+        await until(lambda: answers_with(ready, 503), seconds=10)
         async with within(ENDED_SECONDS):
             result = await live.ended()
         switch.unlink()
@@ -195,10 +194,6 @@ async def test_a_canary_that_runs_out_of_memory_is_drained(live: LiveService, tm
     assert "OutOfMemory" in refused.reason
     assert (result.outcome, str(result.split)) == (Outcome.ROLLED_BACK, "100/0")
     assert "breached" in result.reason
-
-
-async def is_unready(url: str) -> bool:
-    return await answers(url) == 503
 
 
 async def test_cut_off_from_the_control_plane_verified_models_serve_on(live: LiveService) -> None:
@@ -210,7 +205,7 @@ async def test_cut_off_from_the_control_plane_verified_models_serve_on(live: Liv
         before = traffic.figures["requests"]
         await live.stack.stop("stable-1")
         await live.stack.start("stable-1")
-        await until(lambda: is_ready(ready))
+        await until(lambda: answers_with(ready, 200))
         await traffic.wait_for(lambda figures: figures["requests"] > before + 300, seconds=30)
         for name in reversed(CONTROL_PLANE):
             await live.stack.start(name)
@@ -220,10 +215,6 @@ async def test_cut_off_from_the_control_plane_verified_models_serve_on(live: Liv
             await until_served(live, other, "stable")
             await until_served(live, other, "canary")
     assert promoted.outcome is Outcome.PROMOTED
-
-
-async def is_ready(url: str) -> bool:
-    return await answers(url) == 200
 
 
 async def test_a_runtime_told_to_end_while_traffic_shifts_never_comes_back(live: LiveService) -> None:
@@ -268,3 +259,38 @@ async def test_a_worker_told_to_end_while_traffic_shifts_loses_nothing(live: Liv
         async with within(ENDED_SECONDS):
             result = await live.ended()
     assert (result.outcome, str(result.split)) == (Outcome.PROMOTED, "100/0")
+
+
+async def test_a_worker_that_wakes_up_late_changes_nothing_blocks_nothing_and_is_counted(
+    live: LiveService,
+) -> None:
+    serving, other = await pair(live)
+    commands = await commands_of(live, serving, other)
+    token = (live.stack.directory / "secrets/registry-metrics").read_text().strip()
+    registry = live.stack.addresses.registry
+    (port,) = free_ports(1)
+    worker = Worker(live.temporal, task_queue="late", workflows=[LateCommands])
+    async with live.traffic(serving, other), frozen_worker(live, port) as frozen, worker:
+        await live.stack.stop("worker")
+        started = await live.temporal.start_workflow("LateCommands", commands, id="late", task_queue="late")
+        await until(lambda: is_stopped(frozen))
+        await live.stack.start("worker")
+        async with within(60):
+            await started.result()
+        before = await state_of(live)
+        stale = await counted(registry, "weightshift_registry_stale_fences_total", token=token)
+        os.kill(frozen, signal.SIGCONT)
+
+        async def all_came_too_late() -> bool:
+            late = await counted(registry, "weightshift_registry_stale_fences_total", token=token)
+            refused = [
+                await counted(f"http://127.0.0.1:{port}", rf'weightshift_stale_fences\S*="{command}"')
+                for command in ("mesh.write", "registry.publish")
+            ]
+            return late - stale >= 3 and all(refused)
+
+        await until(all_came_too_late, seconds=60)
+        assert await state_of(live) == before
+        async with within(60):
+            released = await live.release(other, AT_ONCE)
+    assert released.outcome is Outcome.PROMOTED

@@ -1,9 +1,7 @@
-"""A worker is frozen in front of its writes, others go on, and then it wakes up: it must come too late."""
+"""The commands that a frozen worker is in front of, what overtakes them, and what they could change."""
 
 import asyncio
-import os
 import re
-import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,22 +9,17 @@ from datetime import timedelta
 from pathlib import Path
 
 import httpx
-import pytest
 from pydantic import BaseModel
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.worker import Worker
 
 from activities.options import CONTROL_QUEUE, mesh_queue
-from tests.faults.injection import pair, until, within
 from weightshift.contracts.commands import MeshWrite, PublishCommand, WaveCommand
 from weightshift.contracts.identity import Cohort, Fence
-from weightshift.contracts.release import Outcome
 from weightshift.contracts.target import Publication
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.contracts.wave import WaveRequest, WaveRevocation
-from weightshift.local.live_service import AT_ONCE, LiveService
-from weightshift.local.ports import free_ports
+from weightshift.local.live_service import LiveService
 from weightshift.mesh.open_mesh import open_mesh
 from weightshift.settings import MeshSettings
 
@@ -34,8 +27,6 @@ FROZEN_WORKER = Path(__file__).parent / "frozen_worker.py"
 ATTEMPT = timedelta(seconds=2)
 UNTIL_IT_WORKS = RetryPolicy(initial_interval=timedelta(milliseconds=100), backoff_coefficient=1.0)
 ONCE = RetryPolicy(maximum_attempts=1)
-
-pytestmark = pytest.mark.slow
 
 
 class Commands(BaseModel):
@@ -125,7 +116,7 @@ async def commands_of(live: LiveService, serving: str, other: str) -> Commands:
 
 @asynccontextmanager
 async def frozen_worker(live: LiveService, port: int) -> AsyncIterator[int]:
-    """Run the worker that freezes before four commands; yields its process id."""
+    """Run the worker that freezes before four commands, its metrics on a port; yields its process id."""
     environment = {
         **live.command_environment,
         "WEIGHTSHIFT_WORKER_METRICS_ADDRESS": f"127.0.0.1:{port}",
@@ -150,41 +141,6 @@ async def counted(url: str, pattern: str, *, token: str = "") -> float:
         headers = {"authorization": f"Bearer {token}"} if token else {}
         answer = await client.get(f"{url}/metrics", headers=headers)
     return sum(float(value) for value in re.findall(rf"^{pattern}\S* (\S+)$", answer.text, re.MULTILINE))
-
-
-async def test_a_worker_that_wakes_up_late_changes_nothing_blocks_nothing_and_is_counted(
-    live: LiveService,
-) -> None:
-    serving, other = await pair(live)
-    commands = await commands_of(live, serving, other)
-    token = (live.stack.directory / "secrets/registry-metrics").read_text().strip()
-    registry = live.stack.addresses.registry
-    (port,) = free_ports(1)
-    worker = Worker(live.temporal, task_queue="late", workflows=[LateCommands])
-    async with live.traffic(serving, other), frozen_worker(live, port) as frozen, worker:
-        await live.stack.stop("worker")
-        started = await live.temporal.start_workflow("LateCommands", commands, id="late", task_queue="late")
-        await until(lambda: is_stopped(frozen))
-        await live.stack.start("worker")
-        async with within(60):
-            await started.result()
-        before = await state_of(live)
-        stale = await counted(registry, "weightshift_registry_stale_fences_total", token=token)
-        os.kill(frozen, signal.SIGCONT)
-
-        async def all_came_too_late() -> bool:
-            late = await counted(registry, "weightshift_registry_stale_fences_total", token=token)
-            refused = [
-                await counted(f"http://127.0.0.1:{port}", rf'weightshift_stale_fences\S*="{command}"')
-                for command in ("mesh.write", "registry.publish")
-            ]
-            return late - stale >= 3 and all(refused)
-
-        await until(all_came_too_late, seconds=60)
-        assert await state_of(live) == before
-        async with within(60):
-            released = await live.release(other, AT_ONCE)
-    assert released.outcome is Outcome.PROMOTED
 
 
 async def state_of(live: LiveService) -> tuple[object, ...]:
