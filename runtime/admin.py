@@ -18,22 +18,33 @@ from runtime.instance import Instance
 from runtime.responses import error_document, send_json
 from weightshift.errors import Unauthorised
 
+_METRICS_PATH = "/metrics"
+
 
 class RequireToken:
-    """Outermost layer: whatever the route or method, a request without the token gets 401."""
+    """Outermost layer: whatever the route or method, a request without the token gets 401.
 
-    def __init__(self, app: ASGIApp, *, token: str) -> None:
+    So does one with the metrics token, where there is one, for anything but `GET /metrics`.
+    """
+
+    def __init__(self, app: ASGIApp, *, token: str, metrics_token: str | None) -> None:
         self._app = app
         self._expected = f"Bearer {token}".encode()
+        self._metrics = None if metrics_token is None else f"Bearer {metrics_token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request with the token through."""
+        """Let a request through whose token is enough for it."""
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        if hmac.compare_digest(given, self._expected):
+        if hmac.compare_digest(given, self._expected) or self._may_scrape(scope, given):
             await self._app(scope, receive, send)
             return
         missing = Unauthorised("No valid token came with the request; send `Authorization: Bearer TOKEN`.")
         await send_json(send, 401, error_document(missing), [(b"www-authenticate", b"Bearer")])
+
+    def _may_scrape(self, scope: Scope, given: bytes) -> bool:
+        if self._metrics is None or not hmac.compare_digest(given, self._metrics):
+            return False
+        return scope.get("method") == "GET" and scope["path"] == _METRICS_PATH
 
 
 def create_admin_app(instance: Instance) -> Starlette:
@@ -53,15 +64,20 @@ def create_admin_app(instance: Instance) -> Starlette:
         instance.start_drain()
         return JSONResponse(_status(instance), 202)
 
-    token = instance.settings.admin_token.get_secret_value()
+    token, metrics_token = instance.settings.admin_token, instance.settings.metrics_token
+    require_token = Middleware(
+        RequireToken,
+        token=token.get_secret_value(),
+        metrics_token=metrics_token.get_secret_value() if metrics_token else None,
+    )
     return Starlette(
         routes=[
             Route("/admin/status", status),
-            Route("/metrics", metrics),
+            Route(_METRICS_PATH, metrics),
             Route("/admin/reconcile", reconcile, methods=["POST"]),
             Route("/admin/drain", drain, methods=["POST"]),
         ],
-        middleware=[Middleware(RequireToken, token=token)],
+        middleware=[require_token],
         exception_handlers={HTTPException: unknown_route},
     )
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from weightshift.contracts.base import Name
@@ -42,7 +42,8 @@ class RuntimeSettings(BaseSettings):
     """What one instance serves, where it listens, and its bounds.
 
     `architectures` adds to those found by entry points: `module:Class`, several with commas between. A port
-    of 0 chooses a free one. `live_port` answers `/livez` even while the event loop is busy; only after it
+    of 0 chooses a free one. `admin_token` allows everything on the admin port; `metrics_token`, another one,
+    `GET /metrics` alone. `live_port` answers `/livez` even while the event loop is busy; only after it
     has not turned for `stall_limit` does it ask for a restart. `start_wait` is how long a starting instance
     waits for the registry before it is ready with its last trusted artifact. `session_deadline` is how
     long a streaming session may go on after its generation was replaced. `pause_limit` bounds how long
@@ -70,6 +71,7 @@ class RuntimeSettings(BaseSettings):
     live_port: int = Field(default=8082, ge=0, le=65535)
     stall_limit: float = Field(default=60.0, gt=0)
     admin_token: SecretStr = Field(min_length=8)
+    metrics_token: SecretStr | None = Field(default=None, min_length=8)
 
     registry_url: str = "http://127.0.0.1:8070"
     registry_token: SecretStr = SecretStr("")
@@ -109,6 +111,13 @@ class RuntimeSettings(BaseSettings):
 
     retry_initial: float = Field(default=0.25, gt=0)
     retry_maximum: float = Field(default=15.0, gt=0)
+
+    @field_validator("metrics_token")
+    @classmethod
+    def _less_than_admin(cls, token: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if token is not None and token == info.data.get("admin_token"):
+            raise ValueError("equals admin_token, which allows everything; give it one of its own")
+        return token
 
     @property
     def service(self) -> Service:

@@ -40,6 +40,7 @@ MADE_BY_PEOPLE = {
     ("Secret", "weightshift", "weightshift-mesh-agent"),
     ("Secret", "weightshift", "weightshift-metrics"),
     ("Secret", "weightshift-serving", "ranker-runtime"),
+    ("Secret", "weightshift-serving", "ranker-metrics"),
     ("Secret", "weightshift-serving", "ranker-mesh-agent"),
     ("Secret", "weightshift-serving", "weightshift-store-read"),
     ("ConfigMap", "weightshift-serving", "weightshift-accepted-keys"),

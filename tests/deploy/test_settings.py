@@ -39,12 +39,15 @@ SETTINGS_OF: dict[str, tuple[SettingsClass, ...]] = {
     "temporal": CONTROL,
     "sh -eu -c": CONTROL,
 }
-PLACEHOLDER = "a-value-from-a-secret"
 
 
 def ours(container: Container) -> dict[str, str]:
-    variables = container.environment()
-    return {name: value for name, value in variables.items() if name.startswith("WEIGHTSHIFT_")}
+    """Return our variables; those from a Secret have a value of their own each, as they should."""
+    return {
+        name: f"a-secret-of-{name}" if value == "ref" else value
+        for name, value in container.environment().items()
+        if name.startswith("WEIGHTSHIFT_")
+    }
 
 
 def classes_of(container: Container) -> Sequence[SettingsClass]:
@@ -67,7 +70,7 @@ def test_every_variable_is_a_setting(container: Container) -> None:
 @pytest.mark.parametrize("container", CONFIGURED, ids=str)
 def test_the_process_accepts_its_variables(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in ours(container).items():
-        monkeypatch.setenv(name, PLACEHOLDER if value == "ref" else value)
+        monkeypatch.setenv(name, value)
     for one in classes_of(container):
         one()
 
@@ -82,7 +85,7 @@ def test_the_grace_period_covers_propagation_and_drain(overlay: str, monkeypatch
     assert {one.environment()["WEIGHTSHIFT_RUNTIME_COHORT"] for one in found} == {"stable", "canary"}
     for container in found:
         for name, value in ours(container).items():
-            monkeypatch.setenv(name, PLACEHOLDER if value == "ref" else value)
+            monkeypatch.setenv(name, value)
         settings = runtime.settings.RuntimeSettings()
         pause = container.spec["lifecycle"]["preStop"]["sleep"]["seconds"]
         leaving = settings.propagation_seconds + settings.drain_deadline
@@ -96,7 +99,7 @@ def test_probes_and_scrapes_reach_the_ports_that_the_instance_opens(
 ) -> None:
     for container in runtime_containers(overlay):
         for name, value in ours(container).items():
-            monkeypatch.setenv(name, PLACEHOLDER if value == "ref" else value)
+            monkeypatch.setenv(name, value)
         settings = runtime.settings.RuntimeSettings()
         ports = {one["name"]: one["containerPort"] for one in container.spec["ports"]}
         assert ports == {
@@ -113,6 +116,21 @@ def test_probes_and_scrapes_reach_the_ports_that_the_instance_opens(
             "readiness": {"path": "/readyz", "port": "http"},
             "liveness": {"path": "/livez", "port": "live"},
         }
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_prometheus_scrapes_runtimes_with_a_token_that_only_reads_metrics(overlay: str) -> None:
+    monitor = find(overlay, "PodMonitor", "weightshift-runtime")
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    for container in runtime_containers(overlay):
+        secrets = {
+            one["name"]: one["valueFrom"]["secretKeyRef"]
+            for one in container.spec["env"]
+            if "secretKeyRef" in one.get("valueFrom", {})
+        }
+        assert endpoint["authorization"]["credentials"] == secrets["WEIGHTSHIFT_RUNTIME_METRICS_TOKEN"]
+        admin = secrets["WEIGHTSHIFT_RUNTIME_ADMIN_TOKEN"]
+        assert admin["name"] != endpoint["authorization"]["credentials"]["name"]
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
