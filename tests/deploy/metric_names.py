@@ -26,6 +26,8 @@ WORKER_SERIES = frozenset(
         "temporal_worker_task_slots_available",
         "temporal_worker_task_slots_used",
         "temporal_workflow_task_execution_failed",
+        "weightshift_mesh_drift",
+        "weightshift_mesh_unconfirmed",
         "weightshift_mesh_write_stuck",
         "weightshift_notification_failures",
         "weightshift_stale_fences",

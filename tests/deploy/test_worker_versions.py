@@ -30,7 +30,13 @@ from weightshift.contracts.notification import Notification
 from weightshift.contracts.plan import Gate, Metric, Plan, Stage
 from weightshift.contracts.release import Outcome, ReleasePhase, ReleaseRequest, RollbackRequest
 from weightshift.contracts.traffic import MeshState, TrafficSplit
-from weightshift.errors import MeshUnreachable, NotificationUndelivered, StaleFence, WeightshiftError
+from weightshift.errors import (
+    MeshDrift,
+    MeshUnreachable,
+    NotificationUndelivered,
+    StaleFence,
+    WeightshiftError,
+)
 from weightshift.local.ports import HOST, free_ports
 from weightshift.local.temporal import SEARCH_ATTRIBUTES, temporal_server
 from weightshift.mesh.memory import MemoryMesh
@@ -293,8 +299,14 @@ async def test_the_worker_exposes_what_is_alerted_on(plane: ControlPlane) -> Non
             return exposed.issuperset(names)
 
         await until(lambda: is_counted("weightshift_mesh_write_stuck", "weightshift_notification_failures"))
+        plane.mesh.follows = False
+        plane.mesh.trouble = MeshDrift("the weights were edited; read the mesh and decide again")
+        await until(lambda: is_counted("weightshift_mesh_drift", "weightshift_mesh_unconfirmed"))
+        plane.mesh.follows = True
+        await releases.result(plane.service)
         plane.mesh.trouble = StaleFence("a newer command is known; read the mesh and decide again")
+        later = await plane.release("v43")
         await until(lambda: is_counted(*WORKER_SERIES))
         plane.mesh.trouble = None
-        await releases.result(plane.service)
+        await later.result(plane.service)
         await client.get_workflow_handle(f"unreadable-{plane.queue}").terminate()
