@@ -11,6 +11,7 @@ from temporalio.client import (
     WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.common import (
     SearchAttributeKey,
@@ -154,7 +155,7 @@ class ReleaseClient:
                 return await self._update(service, "rollback", rollback)
         except (errors.UnknownService, errors.Conflict):
             return await self.status(service)  # it ended meanwhile, one way or the other
-        except TimeoutError as error:
+        except (TimeoutError, errors.TemporalUnreachable) as error:
             raise errors.TemporalUnreachable(
                 "the rollback is recorded, but no worker answers; start one, or use --break-glass"
             ) from error
@@ -212,6 +213,9 @@ class ReleaseClient:
             if error.status is RPCStatusCode.NOT_FOUND:
                 raise errors.UnknownService(f"no release of {service} is running") from error
             raise _unreachable(error) from error
+        except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+            # Also what the SDK makes of a deadline of ours.
+            raise errors.TemporalUnreachable("no worker answers; start one and ask again") from error
 
 
 def _unreachable(error: RPCError) -> errors.TemporalUnreachable:
