@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from weightshift.contracts.approval import RejectedArtifact
-from weightshift.contracts.manifest import ArtifactRecord
+from weightshift.contracts.manifest import ArtifactRecord, ArtifactState
+from weightshift.errors import UnknownArtifact
 from weightshift.registry.answers import ArtifactList, Reason, Registration
 from weightshift.registry.base import Registry
 from weightshift.registry.endpoint import Call, Endpoint, answer
@@ -78,7 +79,18 @@ class ArtifactRoutes:
     async def _register(self, call: Call) -> Response:
         record = call.body.record()
         call.grant.check(model=record.model)
+        if await self._replaces_signature(record):
+            call.grant.check_every_environment()
         return answer(await self.registry.register_artifact(record, operator=call.grant.subject))
+
+    async def _replaces_signature(self, record: ArtifactRecord) -> bool:
+        """Whether it would change what a decided artifact is released with, in every environment."""
+        try:
+            stored = await self.registry.artifact(record.model, record.artifact_id)
+        except UnknownArtifact:
+            return False
+        is_decided = stored.state is not ArtifactState.PENDING
+        return is_decided and record.signature_sha256 not in (None, stored.signature_sha256)
 
     async def _read_artifacts(self, call: Call) -> Response:
         return answer(ArtifactList(artifacts=await self.registry.artifacts(call.path["model"])))

@@ -153,6 +153,22 @@ async def test_an_operator_of_one_environment_registers_but_does_not_approve(
             await bob.register_artifact(RECORD.model_copy(update={"model": "other"}))
 
 
+async def test_only_an_operator_of_every_environment_signs_a_ready_artifact_again(
+    transport: httpx.ASGITransport, tokens: MemoryTokens, operator: RegistryClient
+) -> None:
+    first, second = (RECORD.model_copy(update={"signature_sha256": digit * 64}) for digit in "12")
+    token = tokens.issue(Grant(role=Role.OPERATOR, subject="bob", model="ranker", environment="test"))
+    async with RegistryClient(url="http://registry", token=token, transport=transport) as bob:
+        for pending in (first, second, first):
+            await bob.register_artifact(pending)
+        await operator.approve_artifact("ranker", "v41")
+        await bob.register_artifact(first)
+        await bob.register_artifact(RECORD)
+        with pytest.raises(Unauthorised, match="every environment"):
+            await bob.register_artifact(second)
+        assert (await operator.register_artifact(second)).signature_sha256 == second.signature_sha256
+
+
 def test_a_runtime_token_is_bound_to_one_service(tokens: MemoryTokens) -> None:
     with pytest.raises(InvalidInput, match="one model"):
         tokens.issue(Grant(role=Role.RUNTIME, subject="gpu", model=EVERY, environment="test"))
