@@ -26,18 +26,19 @@ from pathlib import Path
 from typing import Any
 
 import _serving_client
-from _serving_systems import SYSTEMS, Rival, Weightshift
+from _serving_systems import SYSTEMS, Rival, RunningRival, RunningWeightshift, Weightshift
 
 from weightshift.local.demo_models import ModelRecipe, expected_answers, train, write_artifact
 
 RECIPES = tuple(
     ModelRecipe(name, hidden=(64, 32), seed=seed, steps=3) for name, seed in (("v1", 1), ("v2", 2))
 )
-START_SECONDS = 120.0
+START_SECONDS = 240.0
 WARM_UP_SECONDS = 2.0
 SHARES = (0.5, 0.8)
 FLOOR = "starlette"
 System = Rival | Weightshift
+Running = RunningRival | RunningWeightshift
 
 
 @dataclass(frozen=True)
@@ -68,13 +69,13 @@ class Benchmark:
     async def closed(self, system: System) -> dict[str, Any]:
         """Return the figures of closed-loop clients."""
         async with system.serving(self._models) as running:
-            await self._warm_up(system, running.url)
+            await self._warm_up(system, running)
             return await self._ask(system, running.url, seconds=self._effort.closed)
 
     async def open(self, system: System, rates: Sequence[float]) -> list[dict[str, Any]]:
         """Return the figures of each rate."""
         async with system.serving(self._models) as running:
-            await self._warm_up(system, running.url)
+            await self._warm_up(system, running)
             return [
                 await self._ask(system, running.url, seconds=self._effort.open, rate=rate) for rate in rates
             ]
@@ -83,21 +84,24 @@ class Benchmark:
         """Return the figures of a run in whose middle the model is replaced."""
         seconds = self._effort.replacing
         async with system.serving(self._models) as running:
-            await self._warm_up(system, running.url)
+            await self._warm_up(system, running)
             asking = asyncio.create_task(self._ask(system, running.url, seconds=seconds, rate=rate))
             await asyncio.sleep(seconds / 4)
             await running.replace()
             return await asking
 
-    async def _warm_up(self, system: System, url: str) -> None:
+    async def _warm_up(self, system: System, running: Running) -> None:
         """Wait for the first answer, then ask for a while."""
+        url = running.url
         deadline = time.monotonic() + START_SECONDS
         while True:
             figures = await self._ask(system, url, seconds=0.2)
             if figures["per_second"]:
                 break
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no answer within {START_SECONDS:g} s: {figures['failures']}")
+                raise TimeoutError(
+                    f"no answer within {START_SECONDS:g} s: {figures['failures']} {last_words(running)}"
+                )
         await self._ask(system, url, seconds=WARM_UP_SECONDS)
 
     async def _ask(self, system: System, url: str, **how: float) -> dict[str, Any]:
@@ -133,6 +137,12 @@ async def measure(effort: Effort, systems: Sequence[System]) -> dict[str, Any]:
             figures[system.name]["replaced_by"] = system.replacing
             show(system.name, figures[system.name])
     return {"asked_per_second": round(slowest, 1), "systems": figures, "left_out": left_out}
+
+
+def last_words(running: Running) -> str:
+    """Return the end of a server's log."""
+    log = getattr(running, "log", None)
+    return log.read_text(errors="replace")[-300:] if log is not None else ""
 
 
 def summary(

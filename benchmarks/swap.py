@@ -1,10 +1,10 @@
 """Full swaps under open-loop load on one replica.
 
-`python benchmarks/swap.py [--quick] [--json]`. A real instance, pinned to one core, follows a registry
-that alternates two artifacts; every swap is a full one (read, hash, build, dry-run, commit, dispose),
-and a reference is held across each commit. Load comes from a process on another core and is timed from
-the intended send. Windows with and without a swap are interleaved: what steady windows differ among each
-other is the noise that the bar allows. Every answer is checked against the artifact it names.
+`python benchmarks/swap.py [--quick] [--json] [--mode in-place]`. A real instance, pinned to one core,
+follows a registry that alternates two artifacts; every swap is a full one (read, hash, build, dry-run,
+commit, dispose), and a reference is held across each commit. Load comes from a process on another core and
+is timed from the intended send. Windows with and without a swap are interleaved: what steady windows differ
+among each other is the noise that the bar allows. Every answer is checked against the artifact it names.
 """
 
 import argparse
@@ -135,7 +135,7 @@ async def take_turns(registry: LoneRegistry, swaps: int) -> list[Window]:
     return windows
 
 
-async def measure(swaps: int) -> dict[str, Any]:
+async def measure(swaps: int, mode: str) -> dict[str, Any]:
     """Return the figures of swaps under load."""
     directory = Path(tempfile.mkdtemp(prefix="weightshift-benchmark-"))
     registry = LoneRegistry(service=SERVICE, directory=directory)
@@ -144,7 +144,10 @@ async def measure(swaps: int) -> dict[str, Any]:
     async with (
         registry.serving(),
         lone_instance(
-            serving, registry=registry, cache=directory / "cache", settings={"STANDBY_BYTES": "0"}
+            serving,
+            registry=registry,
+            cache=directory / "cache",
+            settings={"STANDBY_BYTES": "0", "SWAP_MODE": mode},
         ) as instance,
     ):
         await registry.release(RECIPES[0].artifact_id)
@@ -157,10 +160,12 @@ async def measure(swaps: int) -> dict[str, Any]:
         async with httpx.AsyncClient(base_url=instance.admin_url, headers=authorization) as client:
             exposition = (await client.get("/metrics")).text
     loaded = re.search(r'phase_duration_seconds_count\{.*phase="loading".*\} (\d+)', exposition)
+    paused = re.search(r"admission_pause_seconds_sum\{.*\} (\S+)", exposition)
     seen = json.loads(output)
     return {
         "swaps": swaps,
         "full_loads": int(loaded[1]) if loaded else 0,
+        "mean_pause_ms": milliseconds(float(paused[1]) / swaps) if paused else 0.0,
         **{name: seen[name] for name in ("requests", "failed", "misrouted", "failures")},
         **compare(windows, sorted(seen["answers"])),
     }
@@ -220,6 +225,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="20 swaps instead of 1,000")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    parser.add_argument("--mode", choices=("double-buffer", "in-place"), default="double-buffer")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--load", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -227,7 +233,7 @@ def main() -> int:
         return serve()
     if arguments.load:
         return load(arguments.load[0], Path(arguments.load[1]))
-    figures = asyncio.run(measure(20 if arguments.quick else 1000))
+    figures = asyncio.run(measure(20 if arguments.quick else 1000, arguments.mode))
     bars = {
         "failed": bar(figures["failed"], 0),
         "misrouted": bar(figures["misrouted"], 0),
