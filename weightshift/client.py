@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Self, TypeVar
 
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
@@ -141,6 +144,22 @@ class ReleaseClient:
         if description.status is not WorkflowExecutionStatus.RUNNING:
             return None
         return description.typed_search_attributes.get(ARTIFACT_ATTRIBUTE, "")
+
+    async def workers(self) -> int:
+        """Return how many workers ask Temporal for releases, at least in the last minutes.
+
+        Raises `TemporalUnreachable`, also for a namespace that does not exist.
+        """
+        request = DescribeTaskQueueRequest(
+            namespace=self._client.namespace,
+            task_queue=TaskQueue(name=self._task_queue),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        )
+        try:
+            found = await self._client.workflow_service.describe_task_queue(request)
+        except RPCError as error:
+            raise _unreachable(error) from error
+        return len({poller.identity for poller in found.pollers})
 
     async def rollback(self, service: Service, rollback: RollbackRequest) -> ReleaseStatus:
         """Take traffic back, and answer when the mesh shows it.

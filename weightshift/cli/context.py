@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from weightshift.mesh.open_mesh import OpenMesh
     from weightshift.registry.client import RegistryClient
     from weightshift.report.collect import HistoryReader
+    from weightshift.report.prometheus import PrometheusHistory
 
 
 class Connections:
@@ -69,6 +70,10 @@ class Connections:
 
     def history(self, arguments: argparse.Namespace) -> "HistoryReader":
         """Return a reader of what Prometheus measured."""
+        return self.prometheus(arguments)
+
+    def prometheus(self, arguments: argparse.Namespace) -> "PrometheusHistory":
+        """Return a client of Prometheus."""
         from weightshift.report.prometheus import PrometheusHistory  # noqa: PLC0415
 
         given = _given(prometheus_url=arguments.prometheus_url)

@@ -9,7 +9,19 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from weightshift.cli import artifact, audit, demo, instance, keys, local, registry, release, target, token
+from weightshift.cli import (
+    artifact,
+    audit,
+    demo,
+    doctor,
+    instance,
+    keys,
+    local,
+    registry,
+    release,
+    target,
+    token,
+)
 from weightshift.cli.context import Connections, Context
 from weightshift.cli.options import DIRECTORY, JSON, Handler, resolve
 from weightshift.cli.output import Output
@@ -28,7 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
         "5 unreachable, 6 inconclusive and held",
     )
     groups = parser.add_subparsers(metavar="COMMAND", required=True)
-    for group in (artifact, target, instance, release, audit, registry, token, keys, local, demo):
+    for group in (artifact, target, instance, release, audit, registry, token, keys, local, demo, doctor):
         group.add_commands(groups)
     return parser
 

@@ -26,6 +26,7 @@ _P99 = (
     "histogram_quantile(0.99, sum by (cohort, le)"
     " (rate(weightshift_request_duration_seconds_bucket{{{labels}}}[{window}])))"
 )
+_INSTANCES = "count(count by (instance) (weightshift_requests_total))"
 
 
 class PrometheusHistory:
@@ -57,6 +58,21 @@ class PrometheusHistory:
                 for cohort in Cohort
             },
         )
+
+    async def scraped_instances(self) -> int:
+        """Return how many runtimes Prometheus has fresh samples of. Raises `MetricsUnreachable`."""
+        return await asyncio.to_thread(self._scraped_instances)
+
+    def _scraped_instances(self) -> int:
+        try:
+            answer: list[dict[str, Any]] = self._client.custom_query(
+                _INSTANCES, timeout=self._settings.timeout
+            )
+            return int(answer[0]["value"][1]) if answer else 0
+        except (requests.RequestException, PrometheusApiClientException) as error:
+            raise MetricsUnreachable(f"Prometheus did not answer: {type(error).__name__}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise MetricsUnreachable("Prometheus' answer is not readable") from error
 
     def _query(
         self, query: str, start: datetime, end: datetime, step: float

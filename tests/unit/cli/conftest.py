@@ -58,6 +58,7 @@ class FakeReleases:
         self.calls: list[tuple[Any, ...]] = []
         self.failure: Exception | None = None
         self.active: str | None = "v2"
+        self.polling = 1
 
     async def start(self, request: ReleaseRequest) -> None:
         self._note("start", request)
@@ -78,6 +79,13 @@ class FakeReleases:
     async def rollback(self, service: Service, request: RollbackRequest) -> ReleaseStatus:
         self._note("rollback", service, request)
         return self.statuses[-1]
+
+    async def workers(self) -> int:
+        self._note("workers")
+        return self.polling
+
+    async def result(self, service: Service) -> None:
+        self._note("result", service)
 
     async def approve(self, service: Service, approval_id: str) -> ReleaseStatus:
         self._note("approve", service, approval_id)

@@ -32,7 +32,7 @@ def test_the_commands_are_these() -> None:
     assert sorted(ALL) == sorted(
         [
             *(f"artifact {verb}" for verb in ("push", "list", "show", "approve", "reject")),
-            *("target show", "instance list", "keys generate", "demo"),
+            *("target show", "instance list", "keys generate", "demo", "doctor"),
             *(f"release {verb}" for verb in ("start", "status", "watch", "pause", "resume", "promote")),
             *("release approve", "release rollback", "release list", "release report"),
             *(f"audit {verb}" for verb in ("show", "verify", "head")),

@@ -1,0 +1,112 @@
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from weightshift.contracts.identity import Fence, Service
+from weightshift.contracts.traffic import TrafficSplit
+from weightshift.errors import MeshUnreachable, MetricsUnreachable, TemporalUnreachable, Unauthorised
+from weightshift.registry.answers import Identity
+
+Run = Callable[..., Any]
+SERVICE = Service(model="ranker", environment="test")
+CHECKS = ["temporal", "worker", "registry", "prometheus", "mesh agent", "object store"]
+
+
+class FakePrometheus:
+    def __init__(self) -> None:
+        self.answer: int | Exception = 4
+
+    async def scraped_instances(self) -> int:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def prometheus(connections: Any, registry: Any, monkeypatch: pytest.MonkeyPatch) -> FakePrometheus:
+    """Everything answers, until a test says otherwise."""
+    fake = FakePrometheus()
+    monkeypatch.setattr(connections, "prometheus", lambda arguments: fake, raising=True)
+    registry.answers["identity"] = Identity(subject="ada", role="operator", model="*", environment="*")
+    return fake
+
+
+def findings(result: Any) -> dict[str, Any]:
+    return {check["name"]: check for check in json.loads(result.out)["checks"]}
+
+
+def test_all_is_well_in_one_line_each(run: Run, prometheus: FakePrometheus, mesh: Any) -> None:
+    result = run("doctor")
+    assert result.code == 0
+    lines = result.out.splitlines()
+    assert [line.split("  ")[0] for line in lines[2:]] == CHECKS
+    assert all(" ok " in line and "next:" not in line for line in lines[2:])
+    assert mesh.closed
+
+
+def test_each_failure_is_named_with_its_next_step_and_the_others_answer(
+    run: Run, prometheus: FakePrometheus, releases: Any
+) -> None:
+    releases.failure = TemporalUnreachable("Temporal does not answer")
+    prometheus.answer = MetricsUnreachable("Prometheus did not answer")
+    result = run("doctor", "--json")
+    found = findings(result)
+    assert result.code == 5
+    assert not json.loads(result.out)["ok"]
+    assert [name for name in CHECKS if not found[name]["ok"]] == ["temporal", "worker", "prometheus"]
+    assert "next: start it, or set WEIGHTSHIFT_METRICS_PROMETHEUS_URL" in found["prometheus"]["detail"]
+    assert "WEIGHTSHIFT_TEMPORAL_ADDRESS" in found["temporal"]["detail"]
+
+
+def test_nobody_to_do_the_work_is_a_failure(run: Run, prometheus: FakePrometheus, releases: Any) -> None:
+    releases.polling = 0
+    prometheus.answer = 0
+    result = run("doctor", "--json")
+    assert result.code == 5
+    assert "python -m worker" in findings(result)["worker"]["detail"]
+    assert "scrapes no runtime" in findings(result)["prometheus"]["detail"]
+
+
+def test_a_refused_token_is_bad_input(run: Run, prometheus: FakePrometheus, registry: Any) -> None:
+    registry.answers["identity"] = Unauthorised("the token is revoked")
+    result = run("doctor", "--json")
+    assert result.code == 2
+    assert "WEIGHTSHIFT_REGISTRY_TOKEN" in findings(result)["registry"]["detail"]
+
+
+async def _carry_traffic(mesh: Any) -> None:
+    await mesh.write(SERVICE, TrafficSplit.with_canary(25), Fence(epoch=1, sequence=1))
+
+
+def test_with_a_model_its_split_is_read(run: Run, prometheus: FakePrometheus, mesh: Any) -> None:
+    asyncio.run(_carry_traffic(mesh))
+    found = findings(run("doctor", "--model", "ranker", "-e", "test", "--json"))
+    assert found["mesh agent"]["detail"] == "traffic stable/canary 75/25"
+
+
+def test_a_model_without_environment_is_refused(run: Run, prometheus: FakePrometheus) -> None:
+    result = run("doctor", "--model", "ranker", "--json")
+    assert result.code == 2
+    assert "--environment" in findings(result)["mesh agent"]["detail"]
+
+
+def test_a_mesh_that_is_away_is_closed_all_the_same(
+    run: Run, prometheus: FakePrometheus, mesh: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(service: Service) -> None:
+        raise MeshUnreachable("the mesh agent does not answer")
+
+    monkeypatch.setattr(mesh, "read", away)
+    assert run("doctor", "--json").code == 5
+    assert mesh.closed
+
+
+def test_no_password_is_shown(run: Run, prometheus: FakePrometheus) -> None:
+    prometheus.answer = ValueError("http://ada:hidden@prometheus is odd")
+    result = run("doctor", "--prometheus-url", "http://ada:hidden@prometheus:9090", "--json")
+    found = findings(result)["prometheus"]
+    assert "hidden" not in result.out
+    assert (found["address"], found["ok"], result.code) == ("http://prometheus:9090", False, 2)
