@@ -54,7 +54,10 @@ from weightshift.temporal_connection import connect
 from workflows.release import ReleaseWorkflow
 
 _MESH_SLOTS = 50
-_CONTROL_SLOTS = 1_000
+# Every release that is judged holds a slot for hours: what seals and completes must find one too.
+_CONTROL_SLOTS = 4_000
+# A release that is not in the cache is replayed first, also before it turns back.
+_CACHED_RELEASES = 4_000
 
 
 class WorkerSettings(BaseSettings):
@@ -116,6 +119,7 @@ def build_workers(
         client,
         task_queue=task_queue,
         workflows=[ReleaseWorkflow],
+        max_cached_workflows=_CACHED_RELEASES,
         activities=_control_activities(adapters, settings, registry_settings),
         max_concurrent_activities=_CONTROL_SLOTS,
         graceful_shutdown_timeout=grace,

@@ -19,7 +19,7 @@ from weightshift.errors import RegistryUnreachable
 from weightshift.mesh.base import Mesh
 from weightshift.registry.base import Registry
 
-_LONGEST_TICK = 1.0
+_SHORTEST_PAUSE = 0.1
 
 
 def lost_instance(expected: tuple[InstanceRef, ...], states: tuple[InstanceState, ...]) -> str | None:
@@ -61,7 +61,7 @@ class MetricsActivities:
         stage = StageObservation(observation, self._reader)
         watch = MeshWatch(mesh=self._mesh, observation=observation)
         recorded = await self._record_evidence(observation)
-        tick = min(observation.interval.total_seconds(), _LONGEST_TICK) / 2
+        longest = min(observation.interval, self._lost_after).total_seconds() / 2
         while True:
             verdict = await stage.judge_due_intervals(self._clock())
             is_final = stage.is_final(verdict, self._clock())
@@ -72,7 +72,7 @@ class MetricsActivities:
             activity.heartbeat(verdict.reason)
             if is_final:
                 return stage.observed(verdict, evidence_recorded=recorded)
-            await asyncio.sleep(tick)
+            await asyncio.sleep(max(_SHORTEST_PAUSE, min(longest, stage.seconds_to_next(self._clock()))))
 
     async def _record_evidence(self, observation: Observation) -> bool:
         """Record what was gathered before; a registry that is away must not keep a stage from its judge."""

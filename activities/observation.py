@@ -58,6 +58,12 @@ class StageObservation:
             return self._inconclusive(f"the analysis failed: {type(error).__name__}: {error}")
         return self._judge.verdict(self._state)
 
+    def seconds_to_next(self, now: float) -> float:
+        """Return how long there is nothing to judge: until an interval closes, or the window does."""
+        interval = self._judged_until + self._interval + self._reader.scrape_interval - now
+        window = self._written_at + self._observation.stage.window.total_seconds() - now
+        return min(interval, window) if window > 0 else interval
+
     async def _start(self) -> StageState:
         """Read what stable did before the stage, and take over the evidence of earlier stages."""
         wealth = {

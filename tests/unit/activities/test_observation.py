@@ -190,3 +190,12 @@ async def test_only_what_the_gates_ask_for_is_read() -> None:
     }
     assert verdict.gates[2].verdict is GateVerdict.NO_DATA
     assert verdict.outcome is StageOutcome.INCONCLUSIVE
+
+
+async def test_between_two_intervals_there_is_nothing_to_judge_but_the_windows_end() -> None:
+    stage = StageObservation(observation(), WrittenSamples(good=20))
+    await stage.judge_due_intervals(START + 45)
+    interval = observation().interval.total_seconds()
+    assert 0 < stage.seconds_to_next(START + 45) <= interval
+    window_ends = START + observation().stage.window.total_seconds()
+    assert stage.seconds_to_next(window_ends - 0.25) <= 0.25
