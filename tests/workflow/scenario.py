@@ -26,7 +26,7 @@ from weightshift.errors import MeshUnreachable, RegistryUnreachable
 from weightshift.registry.memory import MemoryRegistry
 
 Answer = TypeVar("Answer")
-_SETTLED_WITHIN = 30.0
+_SETTLED_WITHIN = 60.0
 _ENDS = (
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,

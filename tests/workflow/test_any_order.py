@@ -37,7 +37,7 @@ PLAN = Plan(
     retain=timedelta(minutes=30),
     gates=(Gate(metric=Metric.ERROR_RATE, maximum=0.03),),
 )
-_STEP_SECONDS = 60.0
+_STEP_SECONDS = 120.0
 _MESSAGE_TIMEOUT = timedelta(seconds=10)
 _PAYLOADS: tuple[list[Any], ...] = ([], [{"operator": "sre"}], ["smells"], [{"a": 1}, {"b": 2}], [None])
 
@@ -216,7 +216,7 @@ class AnyOrder(RuleBasedStateMachine):
     async def _to_the_end(self) -> None:
         scenario = self._scenario
         await self._update("resume")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(_STEP_SECONDS):
             while not await scenario.has_ended():
                 await scenario.settled()
                 if scenario.judge.is_waiting:
