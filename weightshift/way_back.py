@@ -10,6 +10,8 @@ from weightshift.contracts.plan import MAX_WAVE, Plan, Promotion, Stage
 from weightshift.contracts.release import Outcome, ReleaseRecord
 from weightshift.errors import Conflict, UnknownArtifact
 
+_GOING_BACK = "rollback:"
+
 EXPEDITED_PLAN = Plan(
     stages=(Stage(weight=100),), window=timedelta(), max_window=timedelta(), retain=timedelta()
 )
@@ -37,20 +39,84 @@ def expedited_plan(states: Sequence[InstanceState]) -> Plan:
     )
 
 
+def going_back_key(release_id: str) -> str:
+    """Return the request key by which a release that goes back to an earlier artifact is known."""
+    return f"{_GOING_BACK}{release_id}"
+
+
+def is_settled(records: Sequence[ReleaseRecord], current: str) -> bool:
+    """Whether traffic was taken back already, so that going back again would leave the healthy artifact.
+
+    Records come newest first, `current` is stable's target; an attempt to go back that did not get through
+    settles nothing.
+    """
+    tried = (record for record in records if record.outcome is Outcome.PROMOTED or not _goes_back(record))
+    newest = next(tried, None)
+    if newest is None or newest.outcome is None:
+        return newest is None
+    if newest.outcome is Outcome.PROMOTED:
+        return _goes_back(newest)
+    return current == _promoted_last(records, default=current)
+
+
 def previous_artifact(records: Sequence[ReleaseRecord], current: str) -> str:
     """Return the artifact that was promoted before `current`; records come newest first.
 
-    Raises `UnknownArtifact` when there is none.
+    What was gone back from does not count. Raises `UnknownArtifact` when there is none.
     """
-    promoted = [record.artifact_id for record in records if record.outcome is Outcome.PROMOTED]
-    if current in promoted:
-        promoted = promoted[promoted.index(current) :]
-    earlier = next((artifact_id for artifact_id in promoted if artifact_id != current), None)
+    kept = _kept(records)
+    if current in kept:
+        kept = kept[: len(kept) - kept[::-1].index(current)]
+    earlier = next((artifact_id for artifact_id in reversed(kept) if artifact_id != current), None)
     if earlier is None:
         raise UnknownArtifact(
             f"nothing was promoted before {current}; name the artifact to go back to with --to"
         )
     return earlier
+
+
+def abandoned_release(records: Sequence[ReleaseRecord]) -> ReleaseRecord | None:
+    """Return the release that ended without an outcome, by termination; records come newest first.
+
+    To be asked only while no release runs: it left traffic, targets and the lock as they were.
+    """
+    return records[0] if records and records[0].outcome is None else None
+
+
+def artifact_to_go_back_to(records: Sequence[ReleaseRecord], current: str) -> str:
+    """Return the last healthy artifact while `current` is stable's target; records come newest first.
+
+    After a release that was terminated, that is what was promoted last, wherever the release had come to.
+    Raises `UnknownArtifact` when there is none.
+    """
+    if abandoned_release(records) is None:
+        return previous_artifact(records, current)
+    promoted = _promoted_last(records, default="")
+    if not promoted:
+        raise UnknownArtifact("nothing was promoted yet; name the artifact to go back to with --to")
+    return promoted
+
+
+def _goes_back(record: ReleaseRecord) -> bool:
+    return (record.request_key or "").startswith(_GOING_BACK)
+
+
+def _promoted_last(records: Sequence[ReleaseRecord], *, default: str) -> str:
+    promoted = (record.artifact_id for record in records if record.outcome is Outcome.PROMOTED)
+    return next(promoted, default)
+
+
+def _kept(records: Sequence[ReleaseRecord]) -> list[str]:
+    """Return what was promoted and not gone back from since, oldest first."""
+    kept: list[str] = []
+    for record in reversed(records):
+        if record.outcome is not Outcome.PROMOTED:
+            continue
+        if _goes_back(record) and record.artifact_id in kept:
+            kept = kept[: len(kept) - kept[::-1].index(record.artifact_id)]
+        else:
+            kept.append(record.artifact_id)
+    return kept
 
 
 def require_serving(wanted: str | None, *serving: str | None) -> None:

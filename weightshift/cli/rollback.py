@@ -12,7 +12,14 @@ from weightshift.contracts.identity import Cohort, Fence
 from weightshift.contracts.release import Outcome, ReleaseRequest, RollbackRequest
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.errors import Conflict, UnknownService
-from weightshift.way_back import expedited_plan, previous_artifact, require_serving
+from weightshift.way_back import (
+    abandoned_release,
+    artifact_to_go_back_to,
+    expedited_plan,
+    going_back_key,
+    is_settled,
+    require_serving,
+)
 
 if TYPE_CHECKING:
     from weightshift.client import ReleaseClient
@@ -55,6 +62,7 @@ async def rollback(context: Context) -> int:
     request = RollbackRequest(operator=operator_of(context), reason=_reason(context))
     found = await client.rollback(context.service, request)
     if found.outcome is Outcome.PROMOTED:
+        await client.result(context.service)  # until then it holds the lock, and its outcome is not known
         return await _return_to_earlier(context, client)
     context.output.result(found, f"traffic {found.split}: {headline(found)}")
     return 0
@@ -68,23 +76,27 @@ async def _return_to_earlier(context: Context, client: "ReleaseClient") -> int:
         states = await registry.instances(context.service)
     if stable is None:
         raise UnknownService(f"nothing serves {context.service}, so there is nothing to take back")
-    require_serving(arguments.only_from, stable.artifact_id)
-    newest = records[0].outcome if records else None
-    if newest is not Outcome.PROMOTED and arguments.to is None and arguments.only_from is None:
+    abandoned = abandoned_release(records)
+    require_serving(
+        arguments.only_from, stable.artifact_id, None if abandoned is None else abandoned.artifact_id
+    )
+    if is_settled(records, stable.artifact_id) and arguments.to is None and arguments.only_from is None:
         # A gate or a colleague was faster: going back twice would leave the healthy artifact.
         found = await client.status(context.service)
         context.output.result(found, f"nothing to do, {stable.artifact_id} serves: {headline(found)}")
         return 0
-    artifact_id = arguments.to or previous_artifact(records, stable.artifact_id)
-    if artifact_id == stable.artifact_id:
+    artifact_id = arguments.to or artifact_to_go_back_to(records, stable.artifact_id)
+    if artifact_id == stable.artifact_id and abandoned is None:
         raise Conflict(f"{artifact_id} serves already; nothing was changed")
+    release_id = str(ULID())
     request = ReleaseRequest(
-        release_id=str(ULID()),
+        release_id=release_id,
         service=context.service,
         artifact_id=artifact_id,
         plan=expedited_plan(states),
         operator=operator_of(context),
         reason=_reason(context),
+        request_key=going_back_key(release_id),
     )
     await client.start(request)
     with ReleaseProgress(context.output) as progress:

@@ -12,7 +12,7 @@ from weightshift.contracts.release import Outcome, ReleaseRecord
 from weightshift.contracts.target import Target, Targets
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.errors import StaleFence, UnknownArtifact
-from weightshift.way_back import EXPEDITED_PLAN, expedited_plan, previous_artifact
+from weightshift.way_back import EXPEDITED_PLAN, expedited_plan, going_back_key, previous_artifact
 
 Run = Callable[..., Any]
 SERVICE = Service(model="ranker", environment="test")
@@ -29,6 +29,10 @@ def record(artifact_id: str, outcome: Outcome | None) -> ReleaseRecord:
         outcome=outcome,
         started_at=datetime(2026, 1, 1, tzinfo=UTC),
     )
+
+
+def gone_back(artifact_id: str, outcome: Outcome = Outcome.PROMOTED) -> ReleaseRecord:
+    return record(artifact_id, outcome).model_copy(update={"request_key": going_back_key("R")})
 
 
 HISTORY = (
@@ -81,6 +85,30 @@ def test_promoting_the_same_artifact_again_changes_nothing_about_the_one_before(
     assert previous_artifact((record("v3", Outcome.PROMOTED), *HISTORY), "v3") == "v1"
 
 
+def test_going_back_again_does_not_return_to_what_was_left(
+    run: Run, releases: Any, registry: Any, make_status: Any
+) -> None:
+    finished(releases, registry, make_status)
+    history = (gone_back("v2"), record("v3", Outcome.PROMOTED), record("v2", Outcome.PROMOTED), *HISTORY[-1:])
+    registry.answers.update(targets=serving("v2"), releases=history)
+    result = run(*ROLLBACK)
+    assert (result.code, "v2 serves" in result.out) == (0, True)
+    assert [name for name, *_ in releases.calls] == ["status"]
+    assert run(*ROLLBACK, "--from", "v2").code == 0
+    assert releases.calls[1][1].artifact_id == "v1", "further back, not to v3"
+
+
+def test_going_back_that_did_not_get_through_is_tried_again(
+    run: Run, releases: Any, registry: Any, make_status: Any
+) -> None:
+    finished(releases, registry, make_status)
+    registry.answers["releases"] = (gone_back("v1", Outcome.REFUSED), *HISTORY[1:])
+    assert run(*ROLLBACK).code == 0
+    (_, request), _ = releases.calls
+    assert request.artifact_id == "v1"
+    assert request.request_key == going_back_key(request.release_id)
+
+
 def test_an_active_release_is_rolled_back(run: Run, releases: Any, make_status: Any) -> None:
     releases.statuses = [make_status(split=TrafficSplit.with_canary(0), outcome=Outcome.ROLLED_BACK)]
     result = run(*ROLLBACK, "--reason", "wrong scores")
@@ -118,7 +146,7 @@ def test_a_release_that_goes_through_at_that_moment_is_followed_by_the_one_befor
     finished(releases, registry, make_status)
     releases.active = "v3"
     assert run(*ROLLBACK).code == 0
-    assert [name for name, *_ in releases.calls] == ["rollback", "start", "wait"]
+    assert [name for name, *_ in releases.calls] == ["rollback", "result", "start", "wait"]
 
 
 def test_a_second_rollback_does_not_leave_the_healthy_artifact(
@@ -133,6 +161,37 @@ def test_a_second_rollback_does_not_leave_the_healthy_artifact(
     releases.statuses = [make_status(outcome=Outcome.PROMOTED)]
     assert run(*ROLLBACK, "--from", "v3").code == 0, "said by name, it goes back further"
     assert releases.calls[1][1].artifact_id == "v1"
+
+
+@pytest.mark.parametrize("target", ["v3", "v4"])
+def test_after_a_terminated_release_what_was_promoted_last_is_released(
+    run: Run, releases: Any, registry: Any, make_status: Any, target: str
+) -> None:
+    finished(releases, registry, make_status)
+    registry.answers.update(releases=(record("v4", None), *HISTORY[1:]), targets=serving(target))
+    assert run(*ROLLBACK).code == 0
+    (started, request), (waited, _) = releases.calls
+    assert (started, waited, request.artifact_id) == ("start", "wait", "v3")
+    assert run(*ROLLBACK, "--from", "v9").code == 4
+    assert run(*ROLLBACK, "--from", "v4").code == 0, "it is what was being released"
+
+
+def test_after_a_take_over_that_failed_the_unfinished_artifact_is_left(
+    run: Run, releases: Any, registry: Any, make_status: Any
+) -> None:
+    finished(releases, registry, make_status)
+    history = (gone_back("v3", Outcome.REFUSED), record("v4", Outcome.ABANDONED), *HISTORY[1:])
+    registry.answers.update(releases=history, targets=serving("v4"))
+    assert run(*ROLLBACK).code == 0
+    assert releases.calls[0][1].artifact_id == "v3"
+
+
+def test_a_terminated_first_release_has_nothing_to_go_back_to(
+    run: Run, releases: Any, registry: Any, make_status: Any
+) -> None:
+    finished(releases, registry, make_status)
+    registry.answers.update(releases=(record("v1", None),), targets=serving("v1"))
+    assert (run(*ROLLBACK).code, releases.calls) == (2, [])
 
 
 def test_the_artifact_to_go_back_to_can_be_named(
