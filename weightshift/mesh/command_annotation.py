@@ -45,7 +45,7 @@ def annotation_value(service: Service, split: TrafficSplit, fence: Fence, share:
 
 
 def read_annotation(service: Service, stored: dict[str, Any]) -> Recorded:
-    """Return what an object's annotation says; nothing where it has none.
+    """Return what an object's annotation says; nothing where it has none, or where somebody edited it.
 
     Raises `RouteInvalid` when the object is routed for another service.
     """
@@ -59,10 +59,11 @@ def read_annotation(service: Service, stored: dict[str, Any]) -> Recorded:
         return Recorded(problem=f"the annotation {ANNOTATION} was edited and cannot be read")
     if written.service != str(service):
         raise RouteInvalid(f"the route belongs to {written.service}; give {service} one of its own")
-    state = MeshState(split=written.split, fence=written.fence)
     del fields["digest"]
-    problem = None if written.digest == _digest(fields) else f"the annotation {ANNOTATION} was edited"
-    return Recorded(state, written.share, problem)
+    if written.digest != _digest(fields):
+        # A fence that anybody could have raised must not keep a rollback out.
+        return Recorded(problem=f"the annotation {ANNOTATION} was edited")
+    return Recorded(MeshState(split=written.split, fence=written.fence), written.share)
 
 
 def _digest(fields: dict[str, Any]) -> str:

@@ -33,7 +33,11 @@ def apportion(split: TrafficSplit, share: int) -> tuple[int, int]:
 
 
 def percent_of(stable: int, canary: int) -> int:
-    """Return the canary's percentage of two weights; 0 where neither has any."""
+    """Return the canary's percentage of two weights; 0 where neither has any.
+
+    A weight below zero, which nobody should have let pass, counts as none.
+    """
+    stable, canary = max(stable, 0), max(canary, 0)
     if stable + canary == 0:
         return 0
     return (WHOLE * canary + (stable + canary) // 2) // (stable + canary)

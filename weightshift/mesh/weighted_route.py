@@ -178,6 +178,9 @@ class WeightedRoute:
 
     def _difference(self, shape: Shape, recorded: Recorded) -> str | None:
         """Return what somebody else changed, compared with the recorded command."""
+        ours = "/".join(str(weight) for weight in shape.weights)
+        if min(shape.weights) < 0:
+            return f"the weights are {ours}, and none may be below zero"
         if recorded.state is None or recorded.share is None:
             leftover = ", ".join(shape.sticky)
             return f"there are rules {leftover} and no annotation {ANNOTATION}" if leftover else None
@@ -186,7 +189,6 @@ class WeightedRoute:
             apportion(split, recorded.share), split.mirrored, _sticky_shape(split, recorded.share)
         )
         if shape.weights != expected.weights:
-            ours = "/".join(str(weight) for weight in shape.weights)
             theirs = "/".join(str(weight) for weight in expected.weights)
             return f"the weights are {ours}, and the last command set {theirs}"
         if shape.mirrored != expected.mirrored:

@@ -54,6 +54,36 @@ async def test_a_lowered_fence_is_noticed(cluster: Cluster) -> None:
         await cluster.mesh.write(SERVICE, NOTHING, fence(8), expected=first)
 
 
+async def test_a_raised_fence_does_not_keep_a_rollback_out(cluster: Cluster) -> None:
+    state = await cluster.mesh.write(SERVICE, QUARTER, fence(1))
+
+    def lift(stored: dict[str, Any]) -> None:
+        text = stored["metadata"]["annotations"][ANNOTATION]
+        stored["metadata"]["annotations"][ANNOTATION] = text.replace('"epoch":1', '"epoch":999')
+
+    cluster.edit(lift)
+    assert "was edited" in ((await cluster.mesh.read(SERVICE)).drift or "")
+    with pytest.raises(MeshDrift, match="was edited"):
+        await cluster.mesh.write(SERVICE, TrafficSplit.with_canary(50), fence(2), expected=state)
+    assert await cluster.mesh.write(SERVICE, NOTHING, fence(3)) == MeshState(split=NOTHING, fence=fence(3))
+
+
+async def test_weights_below_zero_and_above_the_whole_are_drift_that_a_rollback_overrides(
+    cluster: Cluster,
+) -> None:
+    if cluster.plural == "httproutes":
+        with pytest.raises(ValueError, match="less than the minimum"):
+            cluster.shift_by_hand(-5, 105)
+        return
+    cluster.shift_by_hand(-5, 105)
+    assert "-5/105" in ((await cluster.mesh.read(SERVICE)).drift or "")
+    state = await cluster.mesh.write(SERVICE, QUARTER, fence(1))
+    cluster.shift_by_hand(105, -5)
+    with pytest.raises(MeshDrift, match="105/-5"):
+        await cluster.mesh.write(SERVICE, TrafficSplit.with_canary(50), fence(2), expected=state)
+    assert await cluster.mesh.write(SERVICE, NOTHING, fence(3)) == MeshState(split=NOTHING, fence=fence(3))
+
+
 async def test_a_route_that_was_replaced_is_noticed(cluster: Cluster) -> None:
     first = await cluster.mesh.write(SERVICE, QUARTER, fence(1))
     cluster.edit(lambda stored: stored["metadata"]["annotations"].pop(ANNOTATION))
