@@ -58,6 +58,9 @@ _MESH_SLOTS = 50
 _CONTROL_SLOTS = 4_000
 # A release that is not in the cache is replayed first, also before it turns back.
 _CACHED_RELEASES = 4_000
+# Judges compute in threads, and every step of a rollback changes threads several times: with Python's five
+# milliseconds per change it would wait for all of them each time.
+THREAD_SWITCH_SECONDS = 0.0005
 
 
 class WorkerSettings(BaseSettings):
@@ -232,6 +235,7 @@ async def main() -> None:
 
 def run() -> None:
     """Run as a process; an error of ours is one line on standard error."""
+    sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     try:
         asyncio.run(main())
     except WeightshiftError as error:

@@ -20,6 +20,9 @@ from weightshift.mesh.base import Mesh
 from weightshift.registry.base import Registry
 
 _SHORTEST_PAUSE = 0.1
+_BEAT_SECONDS = 2.0
+# Bounds the memory that stages need which begin at the same time, an hour of samples each.
+_JUDGED_AT_A_TIME = 8
 
 
 def lost_instance(expected: tuple[InstanceRef, ...], states: tuple[InstanceState, ...]) -> str | None:
@@ -51,6 +54,7 @@ class MetricsActivities:
         self._mesh = mesh
         self._lost_after = lost_after
         self._clock = clock
+        self._turns = asyncio.Semaphore(_JUDGED_AT_A_TIME)
 
     @activity.defn(name=OBSERVE.name)
     async def observe(self, observation: Observation) -> Observed:
@@ -63,7 +67,7 @@ class MetricsActivities:
         recorded = await self._record_evidence(observation)
         longest = min(observation.interval, self._lost_after).total_seconds() / 2
         while True:
-            verdict = await stage.judge_due_intervals(self._clock())
+            verdict = await self._in_turn(stage, observation)
             is_final = stage.is_final(verdict, self._clock())
             problem = await self._lost(observation) or await watch.problem(at_once=is_final)
             if problem is not None:
@@ -73,6 +77,24 @@ class MetricsActivities:
             if is_final:
                 return stage.observed(verdict, evidence_recorded=recorded)
             await asyncio.sleep(max(_SHORTEST_PAUSE, min(longest, stage.seconds_to_next(self._clock()))))
+
+    async def _in_turn(self, stage: StageObservation, observation: Observation) -> StageVerdict:
+        """Judge what is due when it is this stage's turn; a lost instance does not wait for that."""
+
+        async def judge() -> StageVerdict:
+            async with self._turns:
+                return await stage.judge_due_intervals(self._clock())
+
+        judging = asyncio.create_task(judge())
+        try:
+            while not judging.done():
+                activity.heartbeat("judging")
+                await asyncio.wait((judging,), timeout=_BEAT_SECONDS)
+                if not judging.done() and (lost := await self._lost(observation)):
+                    return StageVerdict(outcome=StageOutcome.BREACH, reason=lost)
+            return judging.result()
+        finally:
+            judging.cancel()
 
     async def _record_evidence(self, observation: Observation) -> bool:
         """Record what was gathered before; a registry that is away must not keep a stage from its judge."""

@@ -23,7 +23,7 @@ from weightshift.contracts.traffic import MeshState
 from weightshift.mesh.memory import MemoryMesh
 from weightshift.registry.memory import MemoryRegistry
 from weightshift.settings import MetricsSettings, RegistrySettings
-from worker import Adapters, WorkerSettings, build_workers
+from worker import THREAD_SWITCH_SECONDS, Adapters, WorkerSettings, build_workers
 
 ARTIFACTS = ("v41", "v42")
 MODEL = "ranker"
@@ -150,4 +150,5 @@ async def main(temporal: str, prometheus: str, size: int) -> None:
 
 
 if __name__ == "__main__":
+    sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -1,0 +1,62 @@
+"""A judge that cannot judge: what is seen of the instances counts all the same."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from temporalio.testing import ActivityEnvironment
+
+from activities import metrics
+from activities.metrics import MetricsActivities
+from weightshift.analysis.counters import Series
+from weightshift.contracts.commands import InstanceRef, Observation
+from weightshift.contracts.identity import Service
+from weightshift.contracts.plan import Plan
+from weightshift.contracts.verdict import StageOutcome
+from weightshift.mesh.memory import MemoryMesh
+from weightshift.registry.memory import MemoryRegistry
+
+
+class Hanging:
+    """A `MetricsReader` whose store never answers."""
+
+    scrape_interval = 1.0
+    calibration = 60.0
+
+    async def select(self, selector: str, *, end: float) -> tuple[Series, ...]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def observation(*canary: InstanceRef) -> Observation:
+    return Observation(
+        release_id="R1",
+        service=Service(model="ranker", environment="test"),
+        stage=Plan().resolved_stages()[0],
+        interval=timedelta(seconds=10),
+        started_at=datetime.now(UTC),
+        canary_revision=8,
+        stable_revision=7,
+        canary=canary,
+    )
+
+
+async def test_a_lost_instance_does_not_wait_for_a_metrics_store_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics, "_BEAT_SECONDS", 0.01)
+    judge = MetricsActivities(
+        reader=Hanging(), registry=MemoryRegistry(), mesh=MemoryMesh(), lost_after=timedelta(seconds=5)
+    )
+    environment = ActivityEnvironment()
+    # More than may be judged at a time, so that the last ones never get their turn.
+    others = [asyncio.create_task(environment.run(judge.observe, observation())) for _ in range(20)]
+    async with asyncio.timeout(5):
+        gone = InstanceRef(instance_id="canary-0", boot_id="1")
+        observed = await environment.run(judge.observe, observation(gone))
+    assert observed.verdict.outcome is StageOutcome.BREACH
+    assert "canary-0 is lost" in observed.verdict.reason
+    assert not any(other.done() for other in others)
+    for other in others:
+        other.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
