@@ -21,6 +21,7 @@ POLL_INTERVAL = 0.02
 _PROBE_TIMEOUT = 1.0
 _TAIL_LINES = 20
 _DAC_READ_SEARCH = 1 << 2
+_SETPCAP = 1 << 8
 _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONDONTWRITEBYTECODE", "LD_LIBRARY_PATH")
 _PORT_TAKEN = ("address already in use", "address in use", "errno 98")
 
@@ -169,19 +170,21 @@ def guarded(command: Sequence[str], *, run_as: str | None = None) -> tuple[str, 
         raise LocalStackError("setpriv is not installed; install util-linux, the local stack needs Linux")
     user: tuple[str, ...] = ()
     if run_as is not None:
-        passage = f"+{_passage()}"
-        user = ("--reuid", run_as, "--regid", str(pwd.getpwnam(run_as).pw_gid), "--clear-groups")
-        user = (*user, "--inh-caps", passage, "--ambient-caps", passage)
+        user = ("--reuid", run_as, "--regid", str(pwd.getpwnam(run_as).pw_gid), "--clear-groups", *_passage())
     return (setpriv, *user, "--pdeathsig", "KILL", "--", *command)
 
 
-def _passage() -> str:
-    """Return the smallest capability at hand that opens directories; containers often lack the smaller."""
+def _passage() -> tuple[str, ...]:
+    """Return the options that let another user through directories which only root may enter."""
     (line,) = (
         line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff")
     )
-    may_read = int(line.split()[1], 16) & _DAC_READ_SEARCH
-    return "dac_read_search" if may_read else "dac_override"
+    ours = int(line.split()[1], 16)
+    # The smaller one where it is at hand; containers often lack it.
+    opens = "+dac_read_search" if ours & _DAC_READ_SEARCH else "+dac_override"
+    options = ("--inh-caps", opens, "--ambient-caps", opens)
+    # Programs that ask before they open (`access`, as PostgreSQL does for its own) are otherwise told no.
+    return (*options, "--securebits", "+no_setuid_fixup") if ours & _SETPCAP else options
 
 
 def python_module(module: str) -> tuple[str, ...]:

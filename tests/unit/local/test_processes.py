@@ -1,7 +1,10 @@
 import asyncio
 import os
+import pwd
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -10,7 +13,7 @@ import pytest
 
 from weightshift.errors import LocalStackError
 from weightshift.local.identity import ProcessIdentity, identity_of, own_identity
-from weightshift.local.processes import ManagedProcess, PortTaken, ProcessSpec, answers, running
+from weightshift.local.processes import ManagedProcess, PortTaken, ProcessSpec, answers, guarded, running
 
 READY_FILE = "import pathlib, signal, sys, time; {setup}; pathlib.Path('ready').touch(); time.sleep(60)"
 
@@ -152,3 +155,14 @@ def test_the_remains_of_a_process_are_not_alive() -> None:
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert not identity.is_alive
     os.waitpid(pid, 0)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can run a program as somebody else")
+def test_another_user_may_ask_for_programs_behind_a_directory_of_root(tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    shutil.copy("/bin/true", private / "program")
+    asks = f"import os; print(os.getuid(), os.access({str(private / 'program')!r}, os.X_OK))"
+    command = guarded((sys.executable, "-c", asks), run_as="nobody")
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.split() == [str(pwd.getpwnam("nobody").pw_uid), "True"]
