@@ -14,6 +14,7 @@ from tests.unit.docs.test_documented_commands import BLOCK
 from weightshift.cli.main import build_parser
 
 PAGES = [ROOT / "docs/kubernetes.md", ROOT / "docs/operations.md"]
+ISSUED = ["--role", "metrics", "--subject", "prometheus"]
 BESIDE = Path(sys.executable).parent
 
 
@@ -42,9 +43,15 @@ def test_a_tool_knows_its_options(line: str) -> None:
 
 @pytest.mark.parametrize("line", [line for line in lines() if " -- weightshift " in line])
 def test_a_command_inside_a_pod_parses(line: str) -> None:
-    # What follows in the documents is appended to this one.
-    options = ["--role", "runtime", "--subject", "gpu-pool"]
-    build_parser().parse_args([*shlex.split(line.rpartition("weightshift ")[2].rstrip('"')), *options])
+    command = line.rpartition("weightshift ")[2].removesuffix("; }")
+    build_parser().parse_args(
+        [one for one in shlex.split(command) if one != "$@"] + (ISSUED if "$@" in command else [])
+    )
+
+
+@pytest.mark.parametrize("line", [line for line in lines() if "$(issue " in line])
+def test_a_documented_token_can_be_issued(line: str) -> None:
+    build_parser().parse_args(["token", "issue", *shlex.split(line.partition("$(issue ")[2].rstrip(")"))])
 
 
 @pytest.mark.parametrize(("kind", "namespace", "name"), sorted(MADE_BY_PEOPLE))
