@@ -37,7 +37,7 @@ async def answer(runtime: Any) -> None:
 
 async def read(metrics: StageMetrics, since: float, requests: int) -> Interval:
     """Wait until everything that was answered has been scraped."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             now = time.time()
             interval = (await metrics.read(since - 30, now)).interval(since - 30, now)
@@ -48,7 +48,8 @@ async def read(metrics: StageMetrics, since: float, requests: int) -> Interval:
             ]
             if len(counted) == 2 and all(one >= requests for one in counted):
                 return interval
-            await asyncio.sleep(0.1)
+            # Prometheus scrapes once a second.
+            await asyncio.sleep(0.5)
 
 
 async def test_scores_and_memory_of_both_arms_reach_their_gates(
