@@ -6,6 +6,8 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ApplicationError, FailureError
 
 with workflow.unsafe.imports_passed_through():
     from activities.options import Call, mesh_queue
@@ -16,6 +18,9 @@ with workflow.unsafe.imports_passed_through():
 
 Argument = TypeVar("Argument")
 Answer = TypeVar("Answer")
+
+_LONGEST_LOOK = timedelta(seconds=2)
+_ASKED_AGAIN = "an unanswered question is asked again as an activity"
 
 
 class Interrupted(Exception):
@@ -160,16 +165,27 @@ class ReleaseContext(ReleaseStory):
         return handle.result()
 
     async def look_up(self, call: Call[Argument, Answer], argument: Argument, *, summary: str) -> Answer:
-        """Run a short, harmless question inside the workflow's worker; costs one event."""
-        answer: Answer = await workflow.execute_local_activity(
-            call.name,
-            argument,
-            result_type=call.answer,
-            start_to_close_timeout=call.longest_attempt,
-            schedule_to_close_timeout=call.give_up_after,
-            retry_policy=call.retry,
-            summary=summary,
-        )
+        """Run a short, harmless question inside the workflow's worker; costs one event.
+
+        Messages wait while it runs, so one that is not answered at once is asked again as an activity, which
+        a rollback does interrupt.
+        """
+        try:
+            answer: Answer = await workflow.execute_local_activity(
+                call.name,
+                argument,
+                result_type=call.answer,
+                start_to_close_timeout=_LONGEST_LOOK,
+                retry_policy=RetryPolicy(maximum_attempts=1),
+                summary=summary,
+            )
+        except FailureError as error:
+            self.checkpoint()
+            # A local activity's own error comes as it is, a time-out wrapped.
+            is_final = isinstance(error, ApplicationError) and error.non_retryable
+            if is_final or not workflow.patched(_ASKED_AGAIN):
+                raise
+            return await self.execute(call, argument, summary=summary)
         self.checkpoint()
         return answer
 
@@ -184,6 +200,25 @@ class ReleaseContext(ReleaseStory):
             except asyncio.CancelledError:
                 continue  # `checkpoint` still sees the cancellation
         return handle.result()
+
+
+async def wait_out(duration: timedelta) -> None:
+    """Let this much time pass, also when the release is cancelled meanwhile."""
+    until = workflow.now() + duration
+    while (left := until - workflow.now()) > timedelta():
+        try:
+            await workflow.sleep(left)
+        except asyncio.CancelledError:
+            continue  # `checkpoint` still sees the cancellation
+
+
+async def handlers_finished() -> None:
+    """Wait until every caller of an update has an answer, also when the release is cancelled meanwhile."""
+    while not workflow.all_handlers_finished():
+        try:
+            await workflow.wait_condition(workflow.all_handlers_finished)
+        except asyncio.CancelledError:
+            continue
 
 
 def _take_note(handle: "asyncio.Task[Any]") -> None:

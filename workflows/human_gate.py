@@ -14,6 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.observe import StageObservation
 
 _REFUSED = "ApprovalInvalid"
+_JUDGED_WHILE_PAUSED = "a stage goes on being judged while it is paused after its end"
 _OVER = (ReleasePhase.ROLLING_BACK, ReleasePhase.DONE)
 
 
@@ -86,4 +87,11 @@ async def pass_gate(context: ReleaseContext, weight: int, before: StageObservati
                 await before.watch(until=lambda: gates.is_open(weight) and not context.paused)
         finally:
             context.held = False
+    await wait_while_paused(context, before)
+
+
+async def wait_while_paused(context: ReleaseContext, before: StageObservation | None) -> None:
+    """Return once nobody pauses the release; the stage before is judged on. Raises what `watch` does."""
+    if before is not None and context.paused and workflow.patched(_JUDGED_WHILE_PAUSED):
+        await before.watch(until=lambda: not context.paused)
     await context.wait(lambda: not context.paused)

@@ -16,6 +16,7 @@ with workflow.unsafe.imports_passed_through():
 
 
 _JUDGE_GRACE = timedelta(minutes=2)
+_CLOCK_STOPPED = "a pause during a judgement moves its deadline"
 _NO_JUDGEMENT = StageVerdict(
     outcome=StageOutcome.INCONCLUSIVE, reason="no judgement arrived in time: is a worker running?"
 )
@@ -43,7 +44,8 @@ class StageObservation:
         self._stage = stage
         self._started_at = workflow.now()
         self._mode = ObserveMode.WINDOW
-        self._paused_for = timedelta()
+        self._paused_before = context.paused_for
+        self._judged_by = stage.max_window
         # A repeated judgement starts again from the stage's start: it must not inherit its own evidence.
         self._wealth_before = context.wealth
 
@@ -95,6 +97,9 @@ class StageObservation:
         if outcome is StageOutcome.HEALTHY:
             await self._rest_of_the_window(until=lambda: context.promote_requested)
             return True
+        if self._longest_window() > self._judged_by and workflow.patched(_CLOCK_STOPPED):
+            self._mode = ObserveMode.WINDOW
+            return False
         if context.request.plan.on_inconclusive is OnInconclusive.ROLLBACK:
             raise StageBreached(f"inconclusive: {observed.verdict.reason}")
         self._mode = ObserveMode.HOLD
@@ -111,7 +116,6 @@ class StageObservation:
         that never comes is bounded by the activity's own deadline, and is inconclusive.
         """
         context, weight = self._context, self._stage.weight
-        began = workflow.now()
         observation = self._observation()
         handle = context.start(
             OBSERVE,
@@ -126,8 +130,6 @@ class StageObservation:
         finally:
             if not handle.done():
                 handle.cancel()
-        if self._mode is ObserveMode.WATCH:
-            self._paused_for += workflow.now() - began
         if not handle.done():
             self._mode = ObserveMode.WINDOW
             return None
@@ -156,8 +158,12 @@ class StageObservation:
         """Return how long to wait for a judgement that should have come by itself."""
         interval = self._context.request.plan.interval
         passed = workflow.now() - self._started_at
-        longest = self._stage.max_window + self._paused_for + 2 * interval + _JUDGE_GRACE
+        longest = self._longest_window() + 2 * interval + _JUDGE_GRACE
         return max(longest - passed, interval)
+
+    def _longest_window(self) -> timedelta:
+        """Return how long the stage may last: its deadline's clock stands still while it is paused."""
+        return self._stage.max_window + self._context.paused_for - self._paused_before
 
     def _intent_changed(self) -> bool:
         resumed = self._mode is ObserveMode.WATCH and not self._context.paused
@@ -174,11 +180,11 @@ class StageObservation:
     def _observation(self) -> Observation:
         context = self._context
         stable = context.admittance.targets.stable
-        deadline = self._stage.max_window + self._paused_for
+        self._judged_by = self._longest_window()
         return Observation(
             release_id=context.request.release_id,
             service=context.request.service,
-            stage=self._stage.model_copy(update={"max_window": deadline}),
+            stage=self._stage.model_copy(update={"max_window": self._judged_by}),
             interval=context.request.plan.interval,
             started_at=self._started_at,
             canary_revision=context.canary_revision,

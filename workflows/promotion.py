@@ -16,6 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from weightshift.contracts.traffic import TrafficSplit
     from workflows.context import ReleaseContext, StageBreached
     from workflows.forward import fleet_wait, publication, publish, shift
+    from workflows.human_gate import wait_while_paused
     from workflows.notices import notify
     from workflows.observe import StageObservation
     from workflows.rollback import Position
@@ -24,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
 
 async def take_over(context: ReleaseContext, last_stage: StageObservation | None) -> None:
     """Swap stable, while the canary carries everything or in waves, then give the traffic back to it."""
-    await context.wait(lambda: not context.paused)
+    await wait_while_paused(context, last_stage)
     context.stage_weight = None
     if context.request.plan.promotion is Promotion.IN_PLACE:
         await _swap_under_traffic(context, last_stage)

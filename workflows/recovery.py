@@ -14,7 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from weightshift.contracts.release import Outcome, ReleasePhase
     from weightshift.contracts.target import Publication, Target
     from weightshift.contracts.traffic import TrafficSplit
-    from workflows.context import ReleaseContext
+    from workflows.context import ReleaseContext, wait_out
     from workflows.forward import fleet_wait
     from workflows.notices import notify
     from workflows.rollback import Position, canary_share, plan_rollback
@@ -133,7 +133,7 @@ async def _restore_stable(context: ReleaseContext) -> None:
             )
         except ActivityError as error:
             context.tell(f"stable not restored yet: {error.cause}")
-            await workflow.sleep(_RESTORE_PAUSE)
+            await wait_out(_RESTORE_PAUSE)
             continue
         return
 

@@ -19,7 +19,7 @@ with workflow.unsafe.imports_passed_through():
         ReleaseStatus,
         RollbackRequest,
     )
-    from workflows.context import Interrupted, ReleaseContext, StageBreached
+    from workflows.context import Interrupted, ReleaseContext, StageBreached, handlers_finished
     from workflows.first_release import run_first_release
     from workflows.forward import admit, finish, prepare_canary, shift_traffic
     from workflows.human_gate import count_approval, may_approve
@@ -58,7 +58,7 @@ class ReleaseWorkflow:
                 raise
             await roll_back(context, describe(error), workflow.now())
             await finish(context)
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        await handlers_finished()
         await settle_notices(context)
         return ReleaseResult(
             release_id=request.release_id,
@@ -138,14 +138,14 @@ class ReleaseWorkflow:
     @workflow.update(description="Do not advance to the next stage; gates keep judging.")
     def pause(self, by: Intervention = Intervention()) -> ReleaseStatus:  # noqa: B008
         """Record the intent to stay."""
-        self._context.paused = True
+        self._context.pause()
         self._tell_intervention("paused", by)
         return self._context.status()
 
     @workflow.update(description="Advance again after a pause.")
     def resume(self, by: Intervention = Intervention()) -> ReleaseStatus:  # noqa: B008
         """Withdraw the intent to stay."""
-        self._context.paused = False
+        self._context.resume()
         self._tell_intervention("resumed", by)
         return self._context.status()
 

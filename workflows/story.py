@@ -1,5 +1,6 @@
 """What a release tells of itself: status, evidence, the Temporal UI, searches."""
 
+from datetime import datetime, timedelta
 from typing import Any
 
 from temporalio import workflow
@@ -46,6 +47,8 @@ class ReleaseStory:
         self.reason = ""
         self.held = False
         self.paused = False
+        self._paused_at: datetime | None = None
+        self._paused_before = timedelta()
         self.gates: ApprovalGates | None = None
         self.steps: list[Step] = []
         self.evidence: tuple[Evidence, ...] = ()
@@ -64,6 +67,22 @@ class ReleaseStory:
         self._splits_to_tell.append(
             {"at": workflow.now().isoformat(), "split": split.model_dump(mode="json")}
         )
+
+    @property
+    def paused_for(self) -> timedelta:
+        """How long people have kept the release where it is, all pauses together."""
+        since = workflow.now() - self._paused_at if self._paused_at else timedelta()
+        return self._paused_before + since
+
+    def pause(self) -> None:
+        """Keep the intent to stay; a repeat changes nothing."""
+        self.paused = True
+        self._paused_at = self._paused_at or workflow.now()
+
+    def resume(self) -> None:
+        """Withdraw the intent to stay; a repeat changes nothing."""
+        self._paused_before, self._paused_at = self.paused_for, None
+        self.paused = False
 
     def enter(self, phase: ReleasePhase, text: str) -> None:
         """Move to a phase, for the status, the Temporal UI and searches."""

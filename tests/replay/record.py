@@ -163,6 +163,36 @@ async def rolled_back_by_a_breach_while_stable_swaps(harness: Harness) -> None:
     await harness.release("v42")
 
 
+async def rolled_back_while_nobody_answers_for_capacity(harness: Harness) -> None:
+    """A registry that is away before a stage is asked again as an activity, which a rollback interrupts."""
+    harness.observations.blocked.add(25)
+    await harness.start("v42")
+    await harness.until_judging(25)
+    harness.registry.available = False
+    await harness.client.promote(harness.service)
+    await harness.client.rollback(harness.service, RollbackRequest(reason="smells"))
+    harness.registry.available = True
+    await harness.result()
+
+
+async def paused_across_a_deadline_and_after_a_promotion(harness: Harness) -> None:
+    """A pause during a judgement moves its deadline; a stage that was skipped while paused is judged on."""
+    harness.observations.blocked.update({5, 25})
+    harness.observations.outcomes[5] = [StageOutcome.INCONCLUSIVE]
+    await harness.start("v42")
+    await harness.until_judging(5)
+    await harness.client.pause(harness.service)
+    await harness.client.resume(harness.service)
+    harness.observations.blocked.remove(5)
+    await harness.until_judging(25)
+    await harness.client.pause(harness.service)
+    await harness.client.promote(harness.service)
+    await harness.until_in_real_time(harness.watches(25))
+    await harness.client.resume(harness.service)
+    harness.observations.blocked.clear()
+    await harness.result()
+
+
 PATHS: dict[str, Callable[[Harness], Awaitable[None]]] = {
     path.__name__: path
     for path in (
@@ -184,6 +214,8 @@ PATHS: dict[str, Callable[[Harness], Awaitable[None]]] = {
         promoted_with_a_mirrored_control_arm,
         promoted_with_a_share_held_back,
         rolled_back_by_a_breach_while_stable_swaps,
+        rolled_back_while_nobody_answers_for_capacity,
+        paused_across_a_deadline_and_after_a_promotion,
     )
 }
 

@@ -30,6 +30,7 @@ from tests.workflow.twins import CountingMesh, ScriptedObservations, SimulatedFl
 from weightshift.client import ReleaseClient
 from weightshift.cluster.base import NO_CLUSTER, Cluster
 from weightshift.contracts.approval import Approval, ApprovalRequest
+from weightshift.contracts.commands import ObserveMode
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.manifest import ArtifactRecord
 from weightshift.contracts.plan import Gate, Metric, Plan, Promotion, Stage
@@ -168,6 +169,17 @@ class Harness:
     async def is_in(self, phase: ReleasePhase) -> bool:
         """Whether the release says it is in this phase."""
         return (await self.client.status(self.service)).phase is phase
+
+    def watches(self, weight: int) -> Callable[[], Awaitable[bool]]:
+        """Return the condition that a stage of this weight is judged on after its end, or in a pause."""
+
+        async def asked() -> bool:
+            return any(
+                one.stage.weight == weight and one.mode is ObserveMode.WATCH
+                for one in self.observations.asked
+            )
+
+        return asked
 
     async def serves(self, cohort: Cohort, artifact_id: str) -> bool:
         """Whether a cohort's target is this artifact."""

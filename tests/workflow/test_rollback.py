@@ -248,3 +248,45 @@ async def test_a_release_that_cannot_record_its_end_can_still_be_taken_back(harn
     result = await harness.result()
     assert (result.outcome, result.reason) == (Outcome.ROLLED_BACK, "after all (unknown)")
     assert await harness.serves(Cohort.STABLE, "v41")
+
+
+async def test_a_question_that_nobody_answers_does_not_keep_a_rollback_waiting(harness: Harness) -> None:
+    harness.observations.blocked.add(25)
+    await harness.start("v42")
+    await harness.until_judging(25)
+    harness.registry.available = False
+    # The capacity for the next weight is asked of a registry that is away.
+    await harness.client.promote(harness.service)
+    async with asyncio.timeout(20):
+        status = await harness.client.rollback(harness.service, RollbackRequest(reason="smells"))
+    assert str(status.split) == "100/0"
+    harness.registry.available = True
+    assert (await harness.result()).reason == "smells (unknown)"
+
+
+async def test_a_question_is_asked_until_it_is_answered(harness: Harness) -> None:
+    harness.observations.blocked.add(25)
+    await harness.start("v42")
+    await harness.until_judging(25)
+    harness.registry.available = False
+    await harness.client.promote(harness.service)
+    harness.registry.available = True
+    assert (await harness.result()).outcome is Outcome.PROMOTED
+
+
+async def test_a_cancellation_does_not_end_a_rollback_that_is_not_through(harness: Harness) -> None:
+    harness.fleet.stuck.add("stable-0 v42")
+    await harness.start("v42", UNJUDGED_PLAN)
+
+    async def tells(text: str) -> bool:
+        return any(text in step.text for step in (await harness.client.status(harness.service)).steps)
+
+    await harness.until_in_real_time(lambda: harness.is_in(ReleasePhase.PROMOTING))
+    harness.fleet.unfit.add("stable-0 v41")
+    await harness.client.signal_rollback(harness.service, RollbackRequest())
+    await harness.until_in_real_time(lambda: tells("stable not restored yet"))
+    await harness.environment.client.get_workflow_handle(harness.service.workflow_id).cancel()
+    harness.fleet.unfit.clear()
+    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+    assert harness.splits()[-1] == "100/0"
+    assert await harness.serves(Cohort.STABLE, "v41")

@@ -6,6 +6,7 @@ import pytest
 
 from tests.workflow.harness import FAST_PLAN, Harness
 from weightshift.contracts.identity import Cohort
+from weightshift.contracts.plan import OnInconclusive
 from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
 from weightshift.contracts.verdict import StageOutcome
 from weightshift.errors import InvalidInput
@@ -90,6 +91,34 @@ async def test_a_paused_release_stays_and_keeps_judging(harness: Harness) -> Non
     result = await harness.result()
     assert result.outcome is Outcome.ROLLED_BACK, "a breach counts while a person thinks"
     assert [one.mode for one in harness.observations.asked] == ["window", "watch"]
+
+
+async def test_a_pause_stops_the_deadlines_clock(harness: Harness) -> None:
+    harness.observations.blocked.add(5)
+    harness.observations.outcomes[5] = [StageOutcome.INCONCLUSIVE, StageOutcome.HEALTHY]
+    await harness.start("v42", FAST_PLAN.model_copy(update={"on_inconclusive": OnInconclusive.ROLLBACK}))
+    await harness.until_judging(5)
+    await harness.client.pause(harness.service)
+    await harness.client.resume(harness.service)
+    harness.observations.blocked.clear()
+    assert (await harness.result()).outcome is Outcome.PROMOTED, "the deadline was not reached yet"
+    first, second = (one for one in harness.observations.asked if one.stage.weight == 5)
+    assert second.mode == "window"
+    assert second.stage.max_window > first.stage.max_window == FAST_PLAN.max_window
+
+
+@pytest.mark.parametrize("weight", [5, 100])
+async def test_a_stage_skipped_while_paused_is_judged_on(harness: Harness, weight: int) -> None:
+    harness.observations.blocked.add(weight)
+    await harness.start("v42")
+    await harness.until_judging(weight)
+    await harness.client.pause(harness.service)
+    await harness.client.promote(harness.service)
+    await harness.until_in_real_time(harness.watches(weight))
+    harness.observations.outcomes[weight] = [StageOutcome.BREACH]
+    harness.observations.blocked.clear()
+    result = await harness.result()
+    assert (result.outcome, result.reason) == (Outcome.ROLLED_BACK, "scripted breach")
 
 
 async def test_a_pause_before_the_first_stage_keeps_all_traffic_on_stable(harness: Harness) -> None:
