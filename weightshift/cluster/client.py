@@ -141,7 +141,7 @@ class _Attempt:
 
     async def _wait(self, asked_for: float | None) -> None:
         jittered = self._pause * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
-        seconds = jittered if asked_for is None else asked_for
+        seconds = jittered if asked_for is None else max(asked_for, jittered)
         if asyncio.get_running_loop().time() + seconds > self._until:
             raise TimeoutError
         await asyncio.sleep(seconds)

@@ -21,6 +21,7 @@ class HttpRouteDialect:
     matches_field = "matches"
     mirrors_field = "filters"
     default_weight = 1
+    first_match_wins = False
 
     def describe(self, stored: Object) -> str:
         """Say what an HTTPRoute without rules lacks."""

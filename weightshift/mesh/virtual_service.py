@@ -16,6 +16,7 @@ class VirtualServiceDialect:
     matches_field = "match"
     mirrors_field = "mirrors"
     default_weight = 0
+    first_match_wins = True
 
     def describe(self, stored: Object) -> str:
         """Say what a VirtualService without http routes holds instead."""

@@ -25,7 +25,8 @@ _STICKY = (STICKY_CANARY, STICKY_STABLE)
 class Dialect(Protocol):
     """What differs between the kinds of route: where things are, and how matches and mirrors are said.
 
-    The fields name the lists; `default_weight` is that of a backend without one.
+    The fields name the lists; `default_weight` is that of a backend without one. Of several rules that match
+    a request, the first wins, or else the most specific one and the first of equals.
     """
 
     rules_field: str
@@ -33,6 +34,7 @@ class Dialect(Protocol):
     matches_field: str
     mirrors_field: str
     default_weight: int
+    first_match_wins: bool
 
     def describe(self, stored: Object) -> str:
         """Say what an object without any rule holds instead, for its error."""
@@ -68,11 +70,15 @@ class StickyRule(NamedTuple):
 
 @dataclass(frozen=True)
 class Shape:
-    """What of a route is ours: the weights, the mirrored percentage, and the sticky rules by name."""
+    """What of a route is ours: the weights, the mirrored percentage, and the sticky rules by name.
+
+    `in_order` is whether the sticky rules are where they are heard.
+    """
 
     weights: tuple[int, int]
     mirrored: float
     sticky: dict[str, StickyRule]
+    in_order: bool = True
 
 
 @dataclass(frozen=True)
@@ -158,7 +164,11 @@ class WeightedRoute:
                 sticky[rule["name"]] = StickyRule(self._dialect.pattern_of(rule) or "", weights)
         backends = found.rule[self._dialect.backends_field]
         mirrored = self._dialect.mirrored(found.rule, backends[found.stable])
-        return Shape(self._weights(backends, found), mirrored, sticky)
+        return Shape(self._weights(backends, found), mirrored, sticky, self._in_order(found))
+
+    def _in_order(self, found: Found) -> bool:
+        after = {rule.get("name") for rule in found.rules[found.index :]}
+        return not (self._dialect.first_match_wins and after.intersection(_STICKY))
 
     def _weights(self, backends: list[Object], found: Found) -> tuple[int, int]:
         if len(backends) <= max(found.stable, found.canary):
@@ -193,7 +203,7 @@ class WeightedRoute:
             return f"the weights are {ours}, and the last command set {theirs}"
         if shape.mirrored != expected.mirrored:
             return f"{shape.mirrored:g} % are mirrored, and the last command set {expected.mirrored} %"
-        if shape.sticky != expected.sticky:
+        if not shape.in_order or shape.sticky != expected.sticky:
             return "the rules of sticky users are not those of the last command"
         return None
 
@@ -204,8 +214,9 @@ class WeightedRoute:
         rules, field = f"/spec/{self._dialect.rules_field}", self._dialect.backends_field
         wanted = self._sticky_rules(found, split, share)
         present = [rule for rule in found.rules if rule.get("name") in _STICKY]
+        renewed = present != wanted or not self._in_order(found)
         index = found.index
-        if present != wanted:
+        if renewed:
             for position in reversed(range(len(found.rules))):
                 if found.rules[position].get("name") in _STICKY:
                     operations.append({"op": "remove", "path": f"{rules}/{position}"})
@@ -217,10 +228,16 @@ class WeightedRoute:
                 weight_path = f"{path}/{field}/{position}/weight"
                 operations.append({"op": "add", "path": weight_path, "value": weight})
         operations += _changed(found.rule, self._mirrored(found, split), self._dialect.mirrors_field, path)
-        if present != wanted:
+        if renewed:
             self._dialect.check_limits(found.rules, wanted)
-            operations += [{"op": "add", "path": path, "value": rule} for rule in reversed(wanted)]
+            operations += self._added(wanted, before=path, end=f"{rules}/-")
         return operations
+
+    def _added(self, wanted: list[Object], *, before: str, end: str) -> list[Operation]:
+        """Put our rules before the owner's; or last, so that none of the owner's other rules loses."""
+        if self._dialect.first_match_wins:
+            return [{"op": "add", "path": before, "value": rule} for rule in reversed(wanted)]
+        return [{"op": "add", "path": end, "value": rule} for rule in wanted]
 
     def _mirrored(self, found: Found, split: TrafficSplit) -> Object:
         """Return the owner's rule with the mirrored share of a split."""

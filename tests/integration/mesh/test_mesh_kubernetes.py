@@ -103,6 +103,13 @@ async def test_the_server_is_left_alone_for_as_long_as_it_asks(cluster: Cluster)
     assert cluster.api.patches() == 2
 
 
+async def test_a_server_that_asks_for_no_time_at_all_is_not_flooded(cluster: Cluster) -> None:
+    cluster.api.faults += [Fault("PATCH", status=429, retry_after="0")] * 50
+    with pytest.raises(MeshUnreachable):
+        await cluster.impatient.write(SERVICE, QUARTER, fence(1))
+    assert cluster.api.patches() <= 8
+
+
 async def test_a_server_that_asks_for_more_time_than_there_is_is_unreachable(cluster: Cluster) -> None:
     cluster.api.faults.append(Fault("PATCH", status=429, retry_after="60"))
     with pytest.raises(MeshUnreachable, match=r"within 0\.3 s"):
