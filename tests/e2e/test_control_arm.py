@@ -27,6 +27,10 @@ JUDGED = Plan.model_validate(
         ],
     }
 )
+LONG_AT_FULL_WEIGHT = Plan.model_validate(
+    {**JUDGED.model_dump(mode="json"), "stages": [50, {"weight": 100, "window": "5m"}]}
+)
+"""Time enough for a canary to turn bad before it could have passed."""
 
 pytestmark = pytest.mark.slow
 
@@ -66,13 +70,13 @@ async def test_a_canary_that_degrades_only_at_full_weight_is_caught_by_the_copie
     }
     serving, other = await pair(live)
     async with canary_with(live, serving, slow), live.traffic(serving, other):
-        await live.start(other, JUDGED)
+        await live.start(other, LONG_AT_FULL_WEIGHT)
         await until_split(live, 100)
         switch.touch()
         async with within(ENDED_SECONDS):
             result = await live.ended()
         switch.unlink()
+        assert (result.outcome, str(result.split)) == (Outcome.ROLLED_BACK, "100/0")
         await until_served(live, serving, "canary")
-    assert (result.outcome, str(result.split)) == (Outcome.ROLLED_BACK, "100/0")
     assert "gate p90 ratio 2 breached" in result.reason
     assert await copies_judged(live, result.release_id) > 0
