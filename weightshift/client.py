@@ -145,6 +145,16 @@ class ReleaseClient:
             return None
         return description.typed_search_attributes.get(ARTIFACT_ATTRIBUTE, "")
 
+    async def refusal(self, service: Service) -> errors.WeightshiftError | None:
+        """Return what the newest release failed with, without an outcome of its own; None if it did not."""
+        try:
+            await self._raise_if_failed(service)
+        except errors.Unreachable:
+            raise
+        except errors.WeightshiftError as error:
+            return error
+        return None
+
     async def workers(self) -> int:
         """Return how many workers ask Temporal for releases, at least in the last minutes.
 

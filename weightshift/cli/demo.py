@@ -51,7 +51,11 @@ async def demo(context: Context) -> int:
     arguments, output = context.arguments, context.output
     # A directory of its own, because every demonstration begins by emptying it.
     directory = arguments.dir / _SUBDIRECTORY
-    output.line("starting the local stack and training five models")
+    output.line(f"starting the local stack in {directory} and training five models: a minute or so")
+    if arguments.keep:
+        output.line(
+            f"should it be interrupted, end the stack with `weightshift local down --dir {directory}`"
+        )
     with LiveDemo(output) as view:
         figures = await run_demo(directory=directory, keep=arguments.keep, view=view)
     if arguments.figures_file is not None:

@@ -1,12 +1,15 @@
 """`weightshift local`: everything a release needs, on this machine."""
 
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 
 from weightshift.cli.context import Context
-from weightshift.cli.options import Commands, add_command, add_group
+from weightshift.cli.options import DIRECTORY, Commands, add_command, add_group
 from weightshift.cli.output import table
+from weightshift.errors import WeightshiftError
 
 if TYPE_CHECKING:
     from weightshift.local.control import StackStatus
@@ -24,9 +27,13 @@ async def up(context: Context) -> int:
     """Start the local stack, or show the one that runs already."""
     from weightshift.local import control  # noqa: PLC0415 - heavy, and only this group needs it
 
-    context.output.line("starting the local stack")
-    state = await control.up(context.arguments.dir)
-    context.output.result(state, "the local stack is up", overview(state))
+    directory = context.arguments.dir
+    context.output.line(
+        f"starting the local stack in {directory}: databases, Envoy, Prometheus, registry, worker and four "
+        f"runtimes; half a minute or so, logs in {directory}/logs"
+    )
+    state = await control.up(directory)
+    context.output.result(state, "the local stack is up", overview(state), _next_step(directory))
     return 0
 
 
@@ -34,9 +41,33 @@ async def down(context: Context) -> int:
     """End the local stack."""
     from weightshift.local import control  # noqa: PLC0415
 
-    state = await control.down(context.arguments.dir)
-    context.output.result(state, "the local stack is down")
+    directory = context.arguments.dir
+    active = await _active_release(control.status(directory))
+    state = await control.down(directory)
+    context.output.result(state, f"the local stack in {directory} is down")
+    if active is not None:
+        context.output.warning(f"{active} was in progress; it goes on when the stack is up again")
     return 0
+
+
+async def _active_release(state: "StackStatus") -> str | None:
+    """Name the release that runs on a stack; None when there is none, or Temporal cannot say."""
+    if state.addresses is None or state.service is None or not state.processes.get("temporal"):
+        return None
+    from weightshift.client import ReleaseClient  # noqa: PLC0415 - takes longer than the rest of the command
+    from weightshift.settings import TemporalSettings  # noqa: PLC0415
+
+    settings = TemporalSettings(address=state.addresses.temporal, namespace="default", connect_timeout=2.0)
+    with suppress(WeightshiftError):
+        artifact = await (await ReleaseClient.connect(settings=settings)).active_artifact(state.service)
+        return None if artifact is None else f"the release of {artifact} to {state.service}"
+    return None
+
+
+def _next_step(directory: Path) -> str:
+    if directory != DIRECTORY.default:
+        return f"give --dir {directory} to every command, or set {DIRECTORY.variable}"
+    return "next: python -m weightshift.local.demo_models models, then push, approve and release one of them"
 
 
 async def status(context: Context) -> int:

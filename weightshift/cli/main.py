@@ -26,9 +26,11 @@ from weightshift.cli.context import Connections, Context
 from weightshift.cli.options import DIRECTORY, JSON, Handler, resolve
 from weightshift.cli.output import Output
 from weightshift.cli.plan_file import describe_problems
-from weightshift.errors import InvalidInput, WeightshiftError
+from weightshift.errors import InvalidInput, Unauthorised, Unreachable, WeightshiftError
 
 _EXIT_INTERRUPTED = 130
+_PLACES = ("WEIGHTSHIFT_TEMPORAL_ADDRESS", "WEIGHTSHIFT_REGISTRY_URL")
+"""Variables that a running local stack fills, and so does everybody who has no local stack."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -62,6 +64,9 @@ def main(arguments: Sequence[str] | None = None, *, connections: Connections | N
     except KeyboardInterrupt:
         output.line("interrupted")
         return _EXIT_INTERRUPTED
+    except (Unreachable, Unauthorised) as error:
+        output.error(error, f"{error}{_without_stack(parsed)}")
+        return error.exit_code
     except Exception as error:
         return _report(output, error)
 
@@ -82,6 +87,16 @@ def _adopt_local_stack(directory: Path) -> None:
 
     for name, value in control.stack_environment(directory).items():
         os.environ.setdefault(name, value)
+
+
+def _without_stack(parsed: argparse.Namespace) -> str:
+    """Say that no local stack was found, to somebody who has not said where else everything is."""
+    if any(name in os.environ for name in _PLACES):
+        return ""
+    return (
+        f" No local stack runs in {parsed.dir}: start one with `weightshift local up`, or name the directory "
+        "of a running one with --dir."
+    )
 
 
 def _report(output: Output, error: Exception) -> int:

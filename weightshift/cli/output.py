@@ -29,23 +29,26 @@ class Output:
             print(json.dumps(to_json(document)))
             return
         for part in readable:
-            self.console.print(_plain(part) if isinstance(part, str) else part)
+            if isinstance(part, str):
+                self.line(part)
+            else:
+                self.console.print(part)
 
     def line(self, text: str) -> None:
         """Print a line for people only."""
         if not self.json:
-            self.console.print(_plain(text))
+            self.console.print(_plain(text), soft_wrap=True)
 
     def warning(self, text: str) -> None:
         """Print what may go wrong later, to standard error, where it disturbs no program."""
-        self.errors.print(_plain(f"warning: {text}"))
+        self.errors.print(_plain(f"warning: {text}"), soft_wrap=True)
 
     def error(self, error: Exception, message: str) -> None:
         """Print why a command failed."""
         if self.json:
             print(json.dumps({"error": {"type": type(error).__name__, "message": message}}))
         else:
-            self.errors.print(_plain(f"error: {message}"))
+            self.errors.print(_plain(f"error: {message}"), soft_wrap=True)
 
 
 def _console(*, stderr: bool) -> Console:

@@ -8,6 +8,7 @@ from ulid import ULID
 from weightshift.cli.approve import OPTIONS as APPROVE_OPTIONS
 from weightshift.cli.approve import approve
 from weightshift.cli.context import Context
+from weightshift.cli.follow import follow
 from weightshift.cli.options import (
     ENVIRONMENT,
     OPERATOR,
@@ -22,13 +23,10 @@ from weightshift.cli.options import (
 )
 from weightshift.cli.output import table
 from weightshift.cli.plan_file import read_plan
-from weightshift.cli.progress import ReleaseHeld, ReleaseProgress
 from weightshift.cli.release_view import (
-    EXIT_CODE_HELD,
     EXIT_CODES,
     describe,
     headline,
-    next_step,
     record_rows,
 )
 from weightshift.cli.report import OPTIONS as REPORT_OPTIONS
@@ -36,11 +34,18 @@ from weightshift.cli.report import report
 from weightshift.cli.rollback import OPTIONS as ROLLBACK_OPTIONS
 from weightshift.cli.rollback import rollback
 from weightshift.contracts.plan import Plan
-from weightshift.contracts.release import Intervention, ReleaseRecord, ReleaseRequest, ReleaseStatus
+from weightshift.contracts.release import (
+    Intervention,
+    Outcome,
+    ReleasePhase,
+    ReleaseRecord,
+    ReleaseRequest,
+    ReleaseStatus,
+)
 from weightshift.errors import Conflict, InvalidInput, ReleaseActive
 
 if TYPE_CHECKING:
-    from weightshift.client import ReleaseClient
+    pass
 
 
 def _ids(text: str) -> tuple[str, ...]:
@@ -87,6 +92,11 @@ def add_commands(groups: Commands) -> None:
     ):
         steering = (OPERATOR, REASON, *where)
         add_command(commands, name, handler, summary, positionals=["model"], options=steering)
+    _add_decisions(commands)
+    _add_records(commands)
+
+
+def _add_decisions(commands: Commands) -> None:
     add_command(
         commands,
         "approve",
@@ -103,6 +113,9 @@ def add_commands(groups: Commands) -> None:
         positionals=["model"],
         options=ROLLBACK_OPTIONS,
     )
+
+
+def _add_records(commands: Commands) -> None:
     add_command(
         commands,
         "list",
@@ -208,7 +221,7 @@ async def _attach(context: Context, record: ReleaseRecord) -> int:
 async def _started(context: Context, release_id: str, text: str) -> int:
     arguments = context.arguments
     if arguments.wait:
-        return await _follow(context, await context.connections.releases(arguments))
+        return await follow(context, await context.connections.releases(arguments))
     context.output.result(
         {"release_id": release_id},
         f"release {release_id} of {text}",
@@ -217,28 +230,22 @@ async def _started(context: Context, release_id: str, text: str) -> int:
     return 0
 
 
-async def _follow(context: Context, client: "ReleaseClient") -> int:
-    try:
-        with ReleaseProgress(context.output) as progress:
-            status = await client.wait(context.service, on_status=progress.show)
-    except ReleaseHeld as held:
-        context.output.result(held.status, f"{headline(held.status)} (held)", next_step(held.status))
-        return EXIT_CODE_HELD
-    context.output.result(status, headline(status))
-    return EXIT_CODES[status.outcome] if status.outcome is not None else 1
-
-
 async def status(context: Context) -> int:
     """Show the newest release."""
     client = await context.connections.releases(context.arguments)
     found = await client.status(context.service)
+    if found.phase is ReleasePhase.ADMITTING and (refusal := await client.refusal(context.service)):
+        # Refused at admission it never held the lock: the registry has no record, the workflow failed.
+        found = found.model_copy(
+            update={"phase": ReleasePhase.DONE, "outcome": Outcome.REFUSED, "reason": str(refusal)}
+        )
     context.output.result(found, describe(found))
     return 0
 
 
 async def watch(context: Context) -> int:
     """Follow the active release to its end."""
-    return await _follow(context, await context.connections.releases(context.arguments))
+    return await follow(context, await context.connections.releases(context.arguments))
 
 
 async def pause(context: Context) -> int:
@@ -273,6 +280,9 @@ async def show_all(context: Context) -> int:
     async with context.connections.registry(context.arguments) as registry:
         records = await registry.releases(context.service)
     columns = ("RELEASE", "ARTIFACT", "OUTCOME", "OPERATOR", "STARTED", "FINISHED", "REASON")
-    empty = f"no release of {context.service} is recorded"
+    empty = (
+        f"no release of {context.service} is recorded; one that was refused at admission is shown by "
+        "`weightshift release status`"
+    )
     context.output.result({"releases": records}, table(columns, record_rows(records), empty=empty))
     return 0

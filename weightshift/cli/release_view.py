@@ -69,7 +69,7 @@ def _facts(status: ReleaseStatus) -> list[tuple[str, Text]]:
             ),
         ),
         ("traffic", Text("not read yet" if status.split is None else _split_bar(status))),
-        ("way back", Text(status.way_back)),
+        ("way back", Text(_way_back(status))),
     ]
     if status.waiting_for:
         facts.append(("waiting for", Text(status.waiting_for)))
@@ -84,6 +84,13 @@ def _facts(status: ReleaseStatus) -> list[tuple[str, Text]]:
     elif status.reason:
         facts.append(("reason", Text(status.reason)))
     return facts
+
+
+def _way_back(status: ReleaseStatus) -> str:
+    """Return what going back would cost; a release that was taken back has nothing left to go back from."""
+    if status.outcome in (Outcome.ROLLED_BACK, Outcome.REFUSED):
+        return "none needed: what served before serves"
+    return status.way_back
 
 
 def _split_bar(status: ReleaseStatus) -> str:

@@ -179,3 +179,4 @@ def _items(scores: Tensor) -> list[dict[str, object]]:
 
 if __name__ == "__main__":
     build_models(Path(sys.argv[1]))
+    sys.stdout.write(f"five models and expectations.json are in {sys.argv[1]}\n")

@@ -23,6 +23,7 @@ from weightshift.contracts.release import (
     Step,
 )
 from weightshift.contracts.traffic import TrafficSplit
+from weightshift.errors import WeightshiftError
 from weightshift.mesh.envoy import EnvoyMesh
 from weightshift.mesh.memory import MemoryMesh
 from weightshift.registry.client import RegistryClient
@@ -59,6 +60,7 @@ class FakeReleases:
         self.failure: Exception | None = None
         self.active: str | None = "v2"
         self.polling = 1
+        self.refused: WeightshiftError | None = None
 
     async def start(self, request: ReleaseRequest) -> None:
         self._note("start", request)
@@ -79,6 +81,9 @@ class FakeReleases:
     async def rollback(self, service: Service, request: RollbackRequest) -> ReleaseStatus:
         self._note("rollback", service, request)
         return self.statuses[-1]
+
+    async def refusal(self, service: Service) -> WeightshiftError | None:
+        return self.refused
 
     async def workers(self) -> int:
         self._note("workers")

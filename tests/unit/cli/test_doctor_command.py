@@ -42,8 +42,8 @@ def test_all_is_well_in_one_line_each(run: Run, prometheus: FakePrometheus, mesh
     result = run("doctor")
     assert result.code == 0
     lines = result.out.splitlines()
-    assert [line.split("  ")[0] for line in lines[2:]] == CHECKS
-    assert all(" ok " in line and "next:" not in line for line in lines[2:])
+    assert [line[8:20].rstrip() for line in lines[1:]] == CHECKS
+    assert all(line.startswith("ok ") and "next:" not in line for line in lines[1:])
     assert mesh.closed
 
 
@@ -63,11 +63,9 @@ def test_each_failure_is_named_with_its_next_step_and_the_others_answer(
 
 def test_nobody_to_do_the_work_is_a_failure(run: Run, prometheus: FakePrometheus, releases: Any) -> None:
     releases.polling = 0
-    prometheus.answer = 0
     result = run("doctor", "--json")
     assert result.code == 5
     assert "python -m worker" in findings(result)["worker"]["detail"]
-    assert "scrapes no runtime" in findings(result)["prometheus"]["detail"]
 
 
 def test_a_refused_token_is_bad_input(run: Run, prometheus: FakePrometheus, registry: Any) -> None:

@@ -243,4 +243,5 @@ def test_failures_end_with_their_exit_code(run: Run, registry: Any, failure: Exc
     registry.answers["artifact"] = failure
     result = run("artifact", "show", "ranker", "v2")
     assert (result.code, result.out) == (code, "")
-    assert result.err == f"error: {failure}\n"
+    assert result.err.startswith(f"error: {failure}")
+    assert result.err.count("\n") == 1

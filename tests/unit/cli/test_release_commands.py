@@ -1,3 +1,4 @@
+import asyncio
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -6,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from weightshift.cli import follow as follow_module
+from weightshift.cli.output import Output
 from weightshift.contracts.identity import Service
 from weightshift.contracts.release import Intervention, Outcome, ReleasePhase, ReleaseRecord
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.contracts.verdict import GateResult, GateVerdict, StageOutcome, StageVerdict
-from weightshift.errors import ReleaseActive, TemporalUnreachable
+from weightshift.errors import InvalidPlan, ReleaseActive, TemporalUnreachable
 
 Run = Callable[..., Any]
 SERVICE = Service(model="ranker", environment="test")
@@ -226,3 +229,48 @@ def test_an_impossible_name_is_bad_input(run: Run, releases: Any) -> None:
     assert result.code == 2
     assert "artifact_id: " in result.err
     assert releases.calls == []
+
+
+def test_a_release_refused_at_admission_is_shown(run: Run, releases: Any, make_status: Any) -> None:
+    releases.statuses = [make_status(phase=ReleasePhase.ADMITTING)]
+    releases.refused = InvalidPlan("min_samples: 200 cannot be reached")
+    result = run("release", "status", *IN_TEST, "--json")
+    assert (result.code, json.loads(result.out)["outcome"]) == (0, "refused")
+    assert "cannot be reached" in result.out
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ROLLED_BACK, Outcome.REFUSED])
+def test_there_is_no_way_back_from_what_went_back(
+    run: Run, releases: Any, make_status: Any, outcome: Outcome
+) -> None:
+    releases.statuses = [make_status(phase=ReleasePhase.DONE, outcome=outcome)]
+    assert "instant" not in run("release", "status", *IN_TEST).out
+
+
+def test_who_has_no_stack_is_told_how_to_get_one(
+    run: Run, releases: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    releases.failure = TemporalUnreachable("Temporal does not answer.")
+    assert "weightshift local up" in run("release", "status", *IN_TEST).err
+    monkeypatch.setenv("WEIGHTSHIFT_TEMPORAL_ADDRESS", "temporal:7233")
+    assert "weightshift local up" not in run("release", "status", *IN_TEST).err
+
+
+def test_a_release_that_no_worker_takes_says_so(
+    run: Run, releases: Any, make_status: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wait_for_it(service: Service, *, on_status: Callable[[Any], None]) -> Any:
+        await warned.wait()
+        on_status(done)
+        return done
+
+    def warn(self: Output, text: str) -> None:
+        said.append(text)
+        warned.set()
+
+    done, warned, said = make_status(outcome=Outcome.PROMOTED), asyncio.Event(), list[str]()
+    monkeypatch.setattr(Output, "warning", warn)
+    monkeypatch.setattr(follow_module, "_SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr(releases, "wait", wait_for_it)
+    assert run("release", "watch", *IN_TEST).code == 0
+    assert "no worker has answered" in said[0]
