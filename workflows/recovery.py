@@ -1,5 +1,6 @@
 """The way back: cut, restore, seal. Carries out what `rollback.plan_rollback` decides, without end."""
 
+import asyncio
 from datetime import datetime, timedelta
 
 from temporalio import exceptions, workflow
@@ -26,7 +27,7 @@ _RESTORE_PAUSE = timedelta(seconds=10)
 async def roll_back(context: ReleaseContext, reason: str, decided_at: datetime) -> None:
     """Bring traffic back to the healthy generation, then make sure that no late command undoes it."""
     context.interruptible = False
-    context.outcome = None  # a release that was promoted is not any more
+    context.outcome, context.reason = None, reason  # a release that was promoted is not any more
     plan = plan_rollback(context.position)
     context.enter(ReleasePhase.ROLLING_BACK, f"rolling back: {reason}")
     notify(context, NotificationEvent.ROLLBACK, reason)
@@ -140,6 +141,9 @@ async def _restore_stable(context: ReleaseContext) -> None:
 
 def describe(error: BaseException) -> str:
     """Return why a release turned back, in one line for people."""
+    if isinstance(error, asyncio.CancelledError):
+        because = workflow.cancellation_reason()
+        return f"the workflow was cancelled: {because}" if because else "the workflow was cancelled"
     cause = error.cause if isinstance(error, ActivityError) and error.cause else error
     if isinstance(cause, exceptions.TimeoutError):
         waited_for = "; ".join(str(detail) for detail in cause.last_heartbeat_details)

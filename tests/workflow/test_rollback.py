@@ -142,7 +142,8 @@ async def test_cancellation_means_rollback(harness: Harness) -> None:
     await harness.start("v42")
     await harness.until_judging(50)
     await harness.environment.client.get_workflow_handle(harness.service.workflow_id).cancel()
-    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+    result = await harness.result()
+    assert (result.outcome, result.reason) == (Outcome.ROLLED_BACK, "the workflow was cancelled")
     assert harness.splits()[-1] == "100/0"
 
 
