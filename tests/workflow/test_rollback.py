@@ -147,6 +147,17 @@ async def test_cancellation_means_rollback(harness: Harness) -> None:
     assert harness.splits()[-1] == "100/0"
 
 
+async def test_a_cancellation_while_the_lock_is_taken_counts_once_it_is(harness: Harness) -> None:
+    harness.registry.available = False
+    await harness.start("v42")
+    await harness.until_in_real_time(lambda: harness.is_in(ReleasePhase.ADMITTING))
+    await harness.environment.client.get_workflow_handle(harness.service.workflow_id).cancel()
+    before = harness.splits()
+    harness.registry.available = True
+    assert (await harness.result()).outcome is Outcome.REFUSED
+    assert harness.splits() == before
+
+
 async def test_rollback_while_stable_swaps_restores_it_before_moving_traffic(harness: Harness) -> None:
     harness.observations.blocked.add(100)
     await harness.start("v42")
