@@ -192,8 +192,7 @@ class WeightedRoute:
         if min(shape.weights) < 0:
             return f"the weights are {ours}, and none may be below zero"
         if recorded.state is None or recorded.share is None:
-            leftover = ", ".join(shape.sticky)
-            return f"there are rules {leftover} and no annotation {ANNOTATION}" if leftover else None
+            return _unclaimed(shape)
         split = recorded.state.split
         expected = Shape(
             apportion(split, recorded.share), split.mirrored, _sticky_shape(split, recorded.share)
@@ -289,3 +288,11 @@ def _annotate(stored: Object, value: str) -> list[Operation]:
         return []
     escaped = ANNOTATION.replace("~", "~0").replace("/", "~1")
     return [{"op": "add", "path": f"/metadata/annotations/{escaped}", "value": value}]
+
+
+def _unclaimed(shape: Shape) -> str | None:
+    """Return what looks like ours in a route that no command has written; it may be the owner's."""
+    found = [f"rule {name}" for name in shape.sticky]
+    if shape.mirrored:
+        found.append("a mirror to stable")
+    return f"there is {' and '.join(found)}, and no annotation {ANNOTATION}" if found else None

@@ -17,6 +17,7 @@ from weightshift.errors import (
     MeshDrift,
 )
 from weightshift.mesh.command_annotation import ANNOTATION
+from weightshift.mesh.weighted_route import STICKY_CANARY
 
 
 async def test_foreign_weights_stop_a_promotion_and_not_a_rollback(cluster: Cluster) -> None:
@@ -99,7 +100,8 @@ async def test_what_a_gitops_tool_puts_back_is_cleaned_up_at_the_end(cluster: Cl
 
     def put_back(stored: dict[str, Any]) -> None:
         field = "http" if "http" in during else "rules"
-        stored["spec"][field] = [during[field][1], *stored["spec"][field]]
+        sticky = next(rule for rule in during[field] if rule.get("name") == STICKY_CANARY)
+        stored["spec"][field] = [sticky, *stored["spec"][field]]
 
     cluster.edit(put_back)
     assert (await cluster.mesh.read(SERVICE)).drift is not None

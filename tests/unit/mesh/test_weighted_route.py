@@ -231,6 +231,15 @@ def test_the_owners_mirrors_stay(kind: Kind) -> None:
     assert kind.without_ours(after) == kind.without_ours(before)
 
 
+def test_an_owners_mirror_to_stable_is_not_taken_for_ours(kind: Kind) -> None:
+    before = kind.stored(100, 0)
+    ours = kind.written(before, TrafficSplit.with_canary(100, mirrored=5))
+    del ours["metadata"]["annotations"]
+    drift = kind.route().state_of(ours).drift
+    assert drift is not None
+    assert "a mirror to stable" in drift
+
+
 def test_an_old_style_mirror_is_refused_only_where_it_is_in_the_way() -> None:
     stored = ISTIO.stored(100, 0, mirror={"host": "shadow"}, mirrorPercentage={"value": 10.0})
     ISTIO.written(stored, TrafficSplit.with_canary(100))
