@@ -191,7 +191,7 @@ def overwrite(key: str, change: Callable[[bytes], bytes]) -> None:
     """Change an object in the store behind everybody's back."""
     settings = StoreSettings()
     bucket, _, prefix = settings.url.removeprefix("s3://").partition("/")
-    client = boto3.client("s3", endpoint_url=settings.endpoint)
+    client = boto3.session.Session().client("s3", endpoint_url=settings.endpoint)
     place = f"{prefix}/{key}" if prefix else key
     content = client.get_object(Bucket=bucket, Key=place)["Body"].read()
     client.put_object(Bucket=bucket, Key=place, Body=change(content))

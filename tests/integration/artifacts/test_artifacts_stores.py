@@ -180,7 +180,7 @@ def test_memory_stays_flat_in_the_size_of_a_file(store: ObjectStore, tmp_path: P
 @pytest.mark.parametrize("store", ["s3"], indirect=True)
 def test_an_object_stored_with_a_content_encoding_is_refused(store: ObjectStore, s3: S3Address) -> None:
     bucket, _, key = store.uri("models/encoded").removeprefix("s3://").partition("/")
-    with closing(boto3.client("s3", endpoint_url=s3.endpoint)) as client:
+    with closing(boto3.session.Session().client("s3", endpoint_url=s3.endpoint)) as client:
         client.put_object(Bucket=bucket, Key=key, Body=b"x", ContentEncoding="gzip")
     with pytest.raises(UnsafeArtifact, match="encoding"):
         next(store.stream("models/encoded"))
