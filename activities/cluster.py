@@ -6,6 +6,7 @@ from datetime import timedelta
 from temporalio import activity
 
 from activities.failures import application_errors
+from activities.fleet import live_instances
 from activities.options import SCALE_DOWN, SCALE_UP
 from weightshift.cluster.base import Cluster
 from weightshift.contracts.commands import InstanceRef, ScaleDown, ScaledUp, ScaleUp
@@ -46,8 +47,4 @@ class ClusterActivities:
 
     async def _live(self, service: Service) -> tuple[InstanceRef, ...]:
         states = await self._registry.instances(service, lost_after=self._lost_after)
-        return tuple(
-            InstanceRef(instance_id=state.report.instance_id, boot_id=state.report.boot_id)
-            for state in states
-            if state.report.cohort is Cohort.CANARY and not state.lost
-        )
+        return live_instances(states, Cohort.CANARY)

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.incidents import count_stale_fence
 from weightshift.errors import StaleFence, Unreachable, WeightshiftError
 
 
@@ -14,14 +14,12 @@ def application_errors(*, insist: bool = False) -> Iterator[None]:
     """Raise our errors as `ApplicationError`; only what is unreachable is worth another attempt.
 
     With `insist`, for what has to happen in the end, everything is but a newer command. A command that came
-    too late is counted: somewhere a worker was thought dead and is not.
+    too late is counted.
     """
     try:
         yield
     except WeightshiftError as error:
-        if isinstance(error, StaleFence) and activity.in_activity():
-            activity.metric_meter().create_counter(
-                "weightshift_stale_fences", "Commands refused because a newer one was known"
-            ).add(1)
+        if isinstance(error, StaleFence):
+            count_stale_fence()
         is_final = isinstance(error, StaleFence) if insist else not isinstance(error, Unreachable)
         raise ApplicationError(str(error), type=type(error).__name__, non_retryable=is_final) from error

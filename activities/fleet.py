@@ -20,6 +20,7 @@ from weightshift.contracts.commands import (
     InstanceProgress,
     InstanceRef,
 )
+from weightshift.contracts.identity import Cohort
 from weightshift.contracts.instance import CandidatePhase, InstanceError, InstanceState
 from weightshift.registry.base import Registry
 
@@ -105,6 +106,19 @@ def check_readiness(check: CapacityCheck, states: Sequence[InstanceState]) -> Ca
         else:
             ready.append(reference)
     return Capacity(ready=tuple(ready), missing=tuple(missing))
+
+
+def live_instances(states: Sequence[InstanceState], cohort: Cohort) -> tuple[InstanceRef, ...]:
+    """Return the instances of a cohort that report, with what each can carry. Pure."""
+    return tuple(
+        InstanceRef(
+            instance_id=state.report.instance_id,
+            boot_id=state.report.boot_id,
+            capacity=state.report.servable_capacity,
+        )
+        for state in states
+        if state.report.cohort is cohort and not state.lost
+    )
 
 
 def with_pool(capacity: Capacity, pool: Pool | None, *, instances: int) -> Capacity:

@@ -13,6 +13,21 @@ def count_unconfirmed() -> None:
     _count("weightshift_mesh_unconfirmed", "Rollbacks that went on before every proxy showed their split")
 
 
-def _count(name: str, description: str) -> None:
+def count_stuck_write() -> None:
+    """Count another attempt of a mesh write that does not get through."""
+    _count("weightshift_mesh_write_stuck", "Attempts of a mesh write beyond the fifth")
+
+
+def count_stale_fence() -> None:
+    """Count a command that came too late: somewhere a worker was thought dead and is not."""
+    _count("weightshift_stale_fences", "Commands refused because a newer one was known")
+
+
+def count_undelivered(channel: str) -> None:
+    """Count an attempt to notify that did not succeed."""
+    _count("weightshift_notification_failures", "Attempts to notify that did not succeed", channel=channel)
+
+
+def _count(name: str, description: str, **labels: str) -> None:
     if activity.in_activity():
-        activity.metric_meter().create_counter(name, description).add(1)
+        activity.metric_meter().create_counter(name, description).add(1, labels)

@@ -3,7 +3,7 @@
 from temporalio import activity
 
 from activities.failures import application_errors
-from activities.incidents import count_drift, count_unconfirmed
+from activities.incidents import count_drift, count_stuck_write, count_unconfirmed
 from activities.options import READ_MESH, SHIFT
 from weightshift.contracts.commands import MeshWrite
 from weightshift.contracts.identity import Service
@@ -26,9 +26,7 @@ class MeshActivities:
         """Write a split, fenced; a repeat is a no-op. Retries are counted for the alert on them."""
         attempt = activity.info().attempt
         if attempt > _ALERT_AFTER_ATTEMPTS:
-            activity.metric_meter().create_counter(
-                "weightshift_mesh_write_stuck", "Attempts of a mesh write beyond the fifth"
-            ).add(1)
+            count_stuck_write()
             activity.logger.error("mesh write %s still fails at attempt %d", command.split, attempt)
         with application_errors(insist=command.must_happen):
             return await self._write(command, attempt)

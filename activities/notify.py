@@ -8,6 +8,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.failures import application_errors
+from activities.incidents import count_undelivered
 from activities.options import NOTIFY
 from weightshift.contracts.notification import Notification
 from weightshift.errors import NotificationUndelivered, UnknownChannel
@@ -39,9 +40,7 @@ class NotifyActivities:
                     )
                 await channel.deliver(notification)
         except ApplicationError as failure:
-            activity.metric_meter().create_counter(
-                "weightshift_notification_failures", "Attempts to notify that did not succeed"
-            ).add(1, {"channel": notification.channel})
+            count_undelivered(notification.channel)
             raise _not_before(failure) from failure.cause
 
 

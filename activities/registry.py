@@ -1,6 +1,5 @@
 """Activities on the registry: admission (which also asks the mesh what it obeys), targets, completion."""
 
-from collections.abc import Sequence
 from datetime import timedelta
 
 from temporalio import activity
@@ -10,14 +9,14 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.approvals import ApprovalActivities
 from activities.evidence import record_evidence
 from activities.failures import application_errors
+from activities.fleet import live_instances
 from activities.options import ADMIT, COMPLETE, PUBLISH
 from activities.plan_checks import PlanChecks
 from weightshift.cluster.base import NO_CLUSTER, Cluster
 from weightshift.contracts.approval import ApprovalCheck
-from weightshift.contracts.commands import Admittance, CompleteCommand, InstanceRef, PublishCommand
+from weightshift.contracts.commands import Admittance, CompleteCommand, PublishCommand
 from weightshift.contracts.control import Control
 from weightshift.contracts.identity import Cohort, Fence, Service
-from weightshift.contracts.instance import InstanceState
 from weightshift.contracts.plan import Plan
 from weightshift.contracts.release import Admission, Admitted, Completion, Outcome, ReleaseRequest
 from weightshift.contracts.target import Target
@@ -65,7 +64,7 @@ class RegistryActivities:
         with application_errors():
             service = admission.request.service
             states = await self._registry.instances(service, lost_after=self._lost_after)
-            instances = _live_instances(states)
+            instances = {cohort: live_instances(states, cohort) for cohort in Cohort}
             for cohort in Cohort:
                 if not instances[cohort] and not _is_scaled_up(cohort, admission.request.plan):
                     raise NoCanaryCapacity(f"no {cohort} instance of {service} reports; start one first")
@@ -204,21 +203,6 @@ class RegistryActivities:
                 await tidied
             except WeightshiftError as error:
                 activity.logger.warning("something of %s was left behind: %s", service, error)
-
-
-def _live_instances(states: Sequence[InstanceState]) -> dict[Cohort, tuple[InstanceRef, ...]]:
-    return {
-        cohort: tuple(
-            InstanceRef(
-                instance_id=state.report.instance_id,
-                boot_id=state.report.boot_id,
-                capacity=state.report.servable_capacity,
-            )
-            for state in states
-            if state.report.cohort is cohort and not state.lost
-        )
-        for cohort in Cohort
-    }
 
 
 def _check_of(request: ReleaseRequest) -> ApprovalCheck:

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from activities.fleet import assess, check_readiness
+from activities.fleet import assess, check_readiness, live_instances
 from activities.metrics import lost_instance
 from weightshift.contracts.commands import CapacityCheck, FleetWait, InstanceRef
 from weightshift.contracts.identity import Cohort, Service
@@ -125,3 +125,9 @@ def test_an_instance_is_lost_when_silent_missing_or_restarted() -> None:
     assert "no longer reports" in str(lost_instance(REFERENCES, healthy[:1]))
     assert "no longer reports" in str(lost_instance(REFERENCES, (healthy[0], state("canary-1", lost=True))))
     assert "restarted" in str(lost_instance(REFERENCES, (healthy[0], state("canary-1", boot_id="2"))))
+
+
+def test_live_instances_are_those_of_a_cohort_that_report_with_what_they_can_carry() -> None:
+    states = [state("a", servable_capacity=2.5), state("b", lost=True), state("c", cohort=Cohort.STABLE)]
+    (only,) = live_instances(states, Cohort.CANARY)
+    assert (only.instance_id, only.capacity) == ("a", 2.5)
