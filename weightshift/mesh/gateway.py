@@ -1,20 +1,16 @@
 """The mesh adapter for the Gateway API: weights in an HTTPRoute, confirmed by the gateways' own status."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 from weightshift.cluster.client import KubernetesClient
 from weightshift.contracts.identity import Fence, Service
 from weightshift.contracts.traffic import MeshState, TrafficSplit
-from weightshift.errors import MeshConfirmationTimeout
-from weightshift.mesh.fencing import require_confirmed
 from weightshift.mesh.http_route import HttpRouteDialect
 from weightshift.mesh.kubernetes_route import KubernetesRoute
 from weightshift.settings import MeshSettings
 
 _API = "/apis/gateway.networking.k8s.io/v1"
-_POLL_INTERVAL = 0.05
 _CONDITIONS = ("Accepted", "ResolvedRefs")
 
 
@@ -44,7 +40,6 @@ class GatewayMesh:
     """
 
     def __init__(self, *, client: KubernetesClient, settings: MeshSettings) -> None:
-        self._confirm_timeout = settings.confirm_timeout
         self._routes = KubernetesRoute(
             client=client, settings=settings, dialect=HttpRouteDialect(), api=_API, plural="httproutes"
         )
@@ -73,24 +68,12 @@ class GatewayMesh:
 
         Raises `StaleFence`, `MeshConfirmationTimeout`, and what `read` raises.
         """
-        reason: str | None = "it does not answer"
-        try:
-            async with asyncio.timeout(self._confirm_timeout):
-                while True:
-                    stored = await self._routes.fetch(service)
-                    shown = self._routes.route(service).state_of(stored)
-                    if require_confirmed(shown, state):
-                        reason = unready(stored)
-                        if reason is None:
-                            return
-                    else:
-                        reason = shown.drift or f"it says {shown}"
-                    await asyncio.sleep(_POLL_INTERVAL)
-        except TimeoutError:
-            raise MeshConfirmationTimeout(
-                f"the HTTPRoute does not show {state} after {self._confirm_timeout:g} s: {reason}"
-            ) from None
+        await self._routes.confirm(service, state, _unready)
 
     async def finalise(self, service: Service, fence: Fence) -> None:
         """Take our rules and mirrors out, where one cohort carries everything."""
         await self._routes.finalise(service, fence)
+
+
+async def _unready(stored: dict[str, Any]) -> str | None:
+    return unready(stored)

@@ -1,21 +1,18 @@
 """The mesh adapter for Istio: weights in a VirtualService, confirmed by istiod where it can be asked."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 from weightshift.cluster.client import KubernetesClient
 from weightshift.contracts.identity import Fence, Service
 from weightshift.contracts.traffic import MeshState, TrafficSplit
-from weightshift.errors import MeshConfirmationTimeout, MeshUnreachable, RouteInvalid
-from weightshift.mesh.fencing import require_confirmed
+from weightshift.errors import MeshUnreachable, RouteInvalid
 from weightshift.mesh.istiod import Istiod
 from weightshift.mesh.kubernetes_route import KubernetesRoute
 from weightshift.mesh.virtual_service import VirtualServiceDialect
 from weightshift.settings import MeshSettings
 
 _API = "/apis/networking.istio.io/v1"
-_POLL_INTERVAL = 0.05
 _NAMED_PROXIES = 3
 
 
@@ -67,22 +64,7 @@ class IstioMesh:
 
         Raises `StaleFence`, `MeshConfirmationTimeout`, and what `read` raises.
         """
-        timeout, reason = self._settings.confirm_timeout, "it does not answer"
-        try:
-            async with asyncio.timeout(timeout):
-                while True:
-                    stored = await self._routes.fetch(service)
-                    shown = self._routes.route(service).state_of(stored)
-                    if not require_confirmed(shown, state):
-                        reason = shown.drift or f"the VirtualService says {shown}"
-                    else:
-                        missing = await self._missing(stored)
-                        if missing is None:
-                            return
-                        reason = missing
-                    await asyncio.sleep(_POLL_INTERVAL)
-        except TimeoutError:
-            raise MeshConfirmationTimeout(f"{state} does not show after {timeout:g} s: {reason}") from None
+        await self._routes.confirm(service, state, self._missing)
 
     async def finalise(self, service: Service, fence: Fence) -> None:
         """Take our rules and mirrors out, where one cohort carries everything."""

@@ -1,6 +1,7 @@
 """What the adapters of Kubernetes share: reading and changing one object per service."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from string import Template
 from typing import Any
 
@@ -10,18 +11,20 @@ from weightshift.contracts.traffic import MeshState, TrafficSplit
 from weightshift.errors import (
     KubernetesRefused,
     KubernetesUnreachable,
+    MeshConfirmationTimeout,
     MeshUnreachable,
     RouteInvalid,
     Unauthorised,
     WeightshiftError,
 )
-from weightshift.mesh.fencing import require_current, require_expected
+from weightshift.mesh.fencing import require_confirmed, require_current, require_expected
 from weightshift.mesh.weighted_route import Dialect, WeightedRoute
 from weightshift.settings import MeshSettings
 
 Object = dict[str, Any]
 _CHECKING = Fence(epoch=0, sequence=0)
 _FORBIDDEN = (401, 403)
+_POLL_INTERVAL = 0.05
 
 
 class KubernetesRoute:
@@ -99,6 +102,30 @@ class KubernetesRoute:
             return await self._client.compare_and_set(path, operations)
         except (KubernetesRefused, KubernetesUnreachable) as error:
             raise _mesh_error(error, path) from error
+
+    async def confirm(
+        self, service: Service, state: MeshState, missing: Callable[[Object], Awaitable[str | None]]
+    ) -> None:
+        """Return when the object shows a state and nothing of it is `missing` in the data plane.
+
+        Raises `StaleFence`, `MeshConfirmationTimeout`, and what `fetch` raises.
+        """
+        timeout, reason = self._settings.confirm_timeout, "it does not answer"
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    stored = await self.fetch(service)
+                    shown = self.route(service).state_of(stored)
+                    if require_confirmed(shown, state):
+                        behind = await missing(stored)
+                        if behind is None:
+                            return
+                        reason = behind
+                    else:
+                        reason = shown.drift or f"{self._plural} say {shown}"
+                    await asyncio.sleep(_POLL_INTERVAL)
+        except TimeoutError:
+            raise MeshConfirmationTimeout(f"{state} does not show after {timeout:g} s: {reason}") from None
 
     async def finalise(self, service: Service, fence: Fence) -> None:
         """Take sticky rules and mirrors out, where one cohort carries everything."""
