@@ -21,11 +21,10 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 import worker
 from tests.deploy.manifests import Container, containers
 from tests.deploy.metric_names import WORKER_SERIES, exposed_names
-from tests.workflow.twins import SimulatedFleet
+from tests.workflow.twins import SimulatedFleet, approved_artifact
 from weightshift.analysis.counters import Series
 from weightshift.client import ReleaseClient
 from weightshift.contracts.identity import Fence, Service
-from weightshift.contracts.manifest import ArtifactRecord
 from weightshift.contracts.notification import Notification
 from weightshift.contracts.plan import Gate, Metric, Plan, Stage
 from weightshift.contracts.release import Outcome, ReleasePhase, ReleaseRequest, RollbackRequest
@@ -161,15 +160,7 @@ class ControlPlane:
 
     async def release(self, artifact_id: str, plan: Plan = PLAN) -> ReleaseClient:
         """Start a release; it stays under its parachute for an hour once promoted."""
-        record = ArtifactRecord(
-            model=self.service.model,
-            artifact_id=artifact_id,
-            manifest_uri=f"memory://{artifact_id}",
-            manifest_sha256=artifact_id.encode().hex().ljust(64, "0"),
-            feature_schema="ranker-v1",
-        )
-        await self.registry.register_artifact(record, operator="ci")
-        await self.registry.approve_artifact(self.service.model, artifact_id, operator="ci")
+        await approved_artifact(self.registry, self.service.model, artifact_id)
         releases = ReleaseClient(client=await self.client(), task_queue=self.queue)
         await releases.start(
             ReleaseRequest(

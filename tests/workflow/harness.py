@@ -26,13 +26,18 @@ from activities.options import mesh_queue
 from activities.plan_checks import PlanChecks
 from activities.registry import RegistryActivities
 from activities.waves import WaveActivities
-from tests.workflow.twins import CountingMesh, ScriptedObservations, SimulatedFleet, ToldTraffic
+from tests.workflow.twins import (
+    CountingMesh,
+    ScriptedObservations,
+    SimulatedFleet,
+    ToldTraffic,
+    approved_artifact,
+)
 from weightshift.client import ReleaseClient
 from weightshift.cluster.base import NO_CLUSTER, Cluster
 from weightshift.contracts.approval import Approval, ApprovalRequest
 from weightshift.contracts.commands import ObserveMode
 from weightshift.contracts.identity import Cohort, Service
-from weightshift.contracts.manifest import ArtifactRecord
 from weightshift.contracts.plan import Gate, Metric, Plan, Promotion, Stage
 from weightshift.contracts.release import (
     Outcome,
@@ -109,15 +114,7 @@ class Harness:
 
     async def artifact(self, artifact_id: str) -> None:
         """Register and approve an artifact."""
-        record = ArtifactRecord(
-            model=self.service.model,
-            artifact_id=artifact_id,
-            manifest_uri=f"memory://{artifact_id}",
-            manifest_sha256=artifact_id.encode().hex().ljust(64, "0"),
-            feature_schema="ranker-v1",
-        )
-        await self.registry.register_artifact(record, operator="ci")
-        await self.registry.approve_artifact(self.service.model, artifact_id, operator="ci")
+        await approved_artifact(self.registry, self.service.model, artifact_id)
 
     def request(self, artifact_id: str, plan: Plan = FAST_PLAN) -> ReleaseRequest:
         """Build a request with a fresh release id."""

@@ -16,12 +16,26 @@ from weightshift.contracts.instance import (
     InstanceReport,
     LoadedGeneration,
 )
+from weightshift.contracts.manifest import ArtifactRecord
 from weightshift.contracts.notification import Notification
 from weightshift.contracts.target import Target
 from weightshift.contracts.traffic import MeshState, TrafficSplit
 from weightshift.contracts.verdict import StageOutcome, StageVerdict
 from weightshift.mesh.memory import MemoryMesh
 from weightshift.registry.memory import MemoryRegistry
+
+
+async def approved_artifact(registry: MemoryRegistry, model: str, artifact_id: str) -> None:
+    """Register an artifact and approve it."""
+    record = ArtifactRecord(
+        model=model,
+        artifact_id=artifact_id,
+        manifest_uri=f"memory://{artifact_id}",
+        manifest_sha256=artifact_id.encode().hex().ljust(64, "0"),
+        feature_schema="ranker-v1",
+    )
+    await registry.register_artifact(record, operator="ci")
+    await registry.approve_artifact(model, artifact_id, operator="ci")
 
 
 class SimulatedFleet:
