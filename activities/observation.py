@@ -4,9 +4,9 @@ import asyncio
 import math
 
 from activities.stage_metrics import MetricsReader, StageMetrics
-from weightshift.analysis.counters import ArmRevisions
+from weightshift.analysis.counters import ArmRevisions, Counts
 from weightshift.analysis.curve import Curve
-from weightshift.analysis.rules import history_edges
+from weightshift.analysis.rules import history_edges, judged_edges
 from weightshift.analysis.samples import Interval
 from weightshift.analysis.sequential import Wealth
 from weightshift.analysis.verdict import StageJudge, StageState
@@ -38,6 +38,9 @@ class StageObservation:
         self._judged_until = self._written_at + self._interval
         self._state: StageState | None = None
         self._curve = Curve()
+        self._edges: tuple[float, ...] | None = None
+        self._counts: Counts | None = None
+        self._read_until = self._judged_until
 
     async def judge_due_intervals(self, now: float) -> StageVerdict:
         """Judge every interval that closed at least one scrape ago.
@@ -74,6 +77,9 @@ class StageObservation:
         counts = await self._metrics.read(start, self._written_at)
         calibration = counts.interval(start, self._written_at)
         history = await self._history(calibration)
+        gates = self._observation.stage.gates
+        if (edges := judged_edges(gates, calibration)) is not None:
+            self._edges, calibration = edges, calibration.at_edges(edges)
         # An hour of samples takes a moment to work through: rollbacks must not wait for it.
         return await asyncio.to_thread(self._judge.start, wealth, calibration, history)
 
@@ -93,9 +99,7 @@ class StageObservation:
 
     async def _advance(self, state: StageState, due: int) -> None:
         until = self._judged_until + due * self._interval
-        lookback = _LOOKBACK_SCRAPES * self._reader.scrape_interval
-        counts = await self._metrics.read(self._judged_until - lookback, until)
-        curve = self._curve
+        counts, curve = await self._read_up_to(until), self._curve
         for number in range(due):
             start = self._judged_until + number * self._interval
             interval = counts.interval(start, start + self._interval)
@@ -103,6 +107,17 @@ class StageObservation:
             curve = curve.after(interval, state.evidence, until=start + self._interval)
         self._state, self._curve = state, curve
         self._judged_until = until
+        counts.forget(until)
+
+    async def _read_up_to(self, until: float) -> Counts:
+        """Read what was not read before; every sample is read once, however long a stage lasts."""
+        if self._counts is None:
+            start = self._judged_until - _LOOKBACK_SCRAPES * self._reader.scrape_interval
+            self._counts = await self._metrics.read(start, until, edges=self._edges)
+        elif until > self._read_until:
+            await self._metrics.read_on(self._counts, self._read_until, until, edges=self._edges)
+        self._read_until = until
+        return self._counts
 
     def is_final(self, verdict: StageVerdict, now: float) -> bool:
         """Whether the verdict may be returned now, by the observation's mode."""

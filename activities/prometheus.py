@@ -8,8 +8,8 @@ from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from urllib3.util.retry import Retry
 
-from weightshift.analysis.counters import Series
 from weightshift.analysis.queries import read_matrix
+from weightshift.analysis.series import Series
 from weightshift.errors import MetricsUnreachable
 from weightshift.settings import MetricsSettings
 

@@ -1,10 +1,11 @@
 """Everything the gates of a stage are judged by, read from the metrics store."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from weightshift.analysis.counters import ArmRevisions, Counts, RawSamples, Series
+from weightshift.analysis.counters import ArmRevisions, Counts, RawSamples
 from weightshift.analysis.queries import (
     DURATIONS,
     MEMORY,
@@ -14,10 +15,13 @@ from weightshift.analysis.queries import (
     business_selector,
     range_selector,
 )
+from weightshift.analysis.series import Series
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.plan import Gate, Metric
 
 _BIRTH_SCRAPES = 3
+_OVERLAP_SCRAPES = 3
+"""How far a later read goes back: a sample that came in late must not be missed."""
 
 
 class MetricsReader(Protocol):
@@ -53,6 +57,25 @@ class StageMetrics:
 
         Raises `MetricsUnreachable`.
         """
+        born_after = start + _BIRTH_SCRAPES * self._reader.scrape_interval
+        raw = await self._read(start, end, born_after=born_after, edges=edges)
+        counts = Counts(self._revisions)
+        await asyncio.to_thread(counts.add, raw)
+        return counts
+
+    async def read_on(
+        self, counts: Counts, start: float, end: float, *, edges: Sequence[float] | None = None
+    ) -> None:
+        """Add what came between `start`, up to which `counts` was read, and `end`; the same edges as before.
+
+        Raises `MetricsUnreachable`; then nothing was added.
+        """
+        overlapping = start - _OVERLAP_SCRAPES * self._reader.scrape_interval
+        counts.add(await self._read(overlapping, end, born_after=-math.inf, edges=edges))
+
+    async def _read(
+        self, start: float, end: float, *, born_after: float, edges: Sequence[float] | None
+    ) -> RawSamples:
         seconds = end - start
         requests, durations, scores, rejected, memory = await asyncio.gather(
             self._select(True, REQUESTS, seconds, end),
@@ -61,16 +84,15 @@ class StageMetrics:
             self._select_any_revision(Metric.REJECT_RATE, REJECTED, seconds, end),
             self._select_any_revision(Metric.DEVICE_MEMORY, MEMORY, seconds, end),
         )
-        raw = RawSamples(
+        return RawSamples(
             requests=requests,
             durations=durations,
-            born_after=start + _BIRTH_SCRAPES * self._reader.scrape_interval,
+            born_after=born_after,
             rejected=rejected,
             scores=scores,
             memory=memory,
             business={gate.name: await self._read_business(gate, seconds, end) for gate in self._business},
         )
-        return await asyncio.to_thread(Counts, raw, self._revisions)
 
     async def _select(
         self, wanted: bool, metric: str, seconds: float, end: float, edges: Sequence[float] | None = None

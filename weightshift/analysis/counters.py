@@ -5,29 +5,24 @@ extrapolate and miss what a series counted before its second sample.
 """
 
 import math
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from weightshift.analysis.samples import ArmCounts, BadCounts, InstanceCounts, Interval, bounded
+from weightshift.analysis.series import CumulativeCounter, Gauge, Labelled, Series, SeriesTable
 
-
-@dataclass(frozen=True)
-class Series:
-    """One counter as scraped: labels, and (unix seconds, value) in time order."""
-
-    labels: Mapping[str, str]
-    samples: tuple[tuple[float, float], ...]
+LabelledCounters = Labelled[CumulativeCounter]
 
 
 @dataclass(frozen=True)
 class RawSamples:
-    """Everything read for one judgement; what no gate asks for is empty.
+    """Everything read at one time; what no gate asks for is empty.
 
     `business` holds the series of each business gate by its name: bad events, and all events.
 
-    A series whose first sample is later than `born_after` (unix seconds) was born inside the range; the
-    reader leaves at least two scrape intervals between the start of the range and that moment.
+    A series that was not read before, and whose first sample is later than `born_after` (unix seconds), was
+    born inside the range; a first reader leaves at least two scrape intervals between the start of the
+    range and that moment.
     """
 
     requests: tuple[Series, ...]
@@ -47,52 +42,41 @@ class ArmRevisions:
     stable: int
 
 
-class CumulativeCounter:
-    """A counter made monotone: resets add what was counted since, a birth counts from zero."""
-
-    def __init__(self, series: Series, *, born_after: float) -> None:
-        finite = [(at, value) for at, value in series.samples if math.isfinite(value)]
-        self._times = [at for at, _ in finite]
-        self._totals: list[float] = []
-        born_inside = bool(finite) and finite[0][0] > born_after
-        total = finite[0][1] if born_inside else 0.0
-        previous: float | None = None
-        for _, value in finite:
-            if previous is not None:
-                total += value - previous if value >= previous else value
-            self._totals.append(total)
-            previous = value
-
-    def at(self, moment: float) -> float:
-        """Return the events counted up to `moment`, by the last sample at or before it."""
-        index = bisect_right(self._times, moment) - 1
-        return self._totals[index] if index >= 0 else 0.0
-
-    def between(self, start: float, end: float) -> int:
-        """Return the events between two moments."""
-        return round(self.at(end) - self.at(start))
-
-    def has_sample(self, start: float, end: float) -> bool:
-        """Whether anything was scraped after `start` and up to `end`."""
-        return bisect_right(self._times, end) > bisect_right(self._times, start)
-
-
-LabelledCounters = list[tuple[Mapping[str, str], CumulativeCounter]]
-
-
 class Counts:
-    """Counters of both arms by instance, ready to be cut into intervals."""
+    """Counters of both arms by instance, added to read by read, to be cut into intervals."""
 
-    def __init__(self, raw: RawSamples, revisions: ArmRevisions) -> None:
+    def __init__(self, revisions: ArmRevisions) -> None:
         self._arms = {"canary": str(revisions.canary), "stable": str(revisions.stable)}
-        self._requests = _by_arm_and_instance(raw.requests, raw.born_after)
-        self._durations = _by_arm_and_instance(raw.durations, raw.born_after)
-        self._scores = _by_arm_and_instance(raw.scores, raw.born_after)
-        self._rejected = _by_arm_and_instance(raw.rejected, raw.born_after)
-        self._business = BusinessCounts(raw)
-        self._memory = raw.memory
-        self._edges = _edges(raw.durations)
-        self._score_edges = _edges(raw.scores)
+        self._requests = SeriesTable(CumulativeCounter)
+        self._durations = SeriesTable(CumulativeCounter)
+        self._scores = SeriesTable(CumulativeCounter)
+        self._rejected = SeriesTable(CumulativeCounter)
+        self._memory = SeriesTable(Gauge)
+        self._business: dict[str, BusinessCounts] = {}
+        self._edges: tuple[float, ...] = ()
+        self._score_edges: tuple[float, ...] = ()
+
+    def add(self, raw: RawSamples) -> None:
+        """Add what was read; samples that are known already change nothing."""
+        self._requests.add(raw.requests, born_after=raw.born_after)
+        self._durations.add(raw.durations, born_after=raw.born_after)
+        self._scores.add(raw.scores, born_after=raw.born_after)
+        self._rejected.add(raw.rejected, born_after=raw.born_after)
+        self._memory.add(raw.memory, born_after=raw.born_after)
+        for gate, (bad, total) in raw.business.items():
+            counts = self._business.setdefault(gate, BusinessCounts())
+            counts.bad.add(bad, born_after=raw.born_after)
+            counts.total.add(total, born_after=raw.born_after)
+        self._edges = _edges(self._durations)
+        self._score_edges = _edges(self._scores)
+
+    def forget(self, before: float) -> None:
+        """Drop what intervals that start at `before` (unix seconds) or later do not need."""
+        for table in (self._requests, self._durations, self._scores, self._rejected, self._memory):
+            table.forget(before)
+        for counts in self._business.values():
+            counts.bad.forget(before)
+            counts.total.forget(before)
 
     def interval(self, start: float, end: float) -> Interval:
         """Count both arms over one stretch of time (unix seconds)."""
@@ -105,24 +89,29 @@ class Counts:
 
     def _arm(self, cohort: str, start: float, end: float) -> ArmCounts:
         revision = self._arms[cohort]
-        instances = self._requests.get((cohort, revision), {})
-        fresh = any(
-            counter.has_sample(start, end) for counters in instances.values() for _, counter in counters
-        )
+        instances = self._requests.of(cohort, revision)
+        business = {
+            gate: counted
+            for gate, counts in self._business.items()
+            if (counted := counts.between(revision, start, end)) is not None
+        }
         return ArmCounts(
             {name: self._instance(cohort, name, start, end) for name in instances},
-            fresh=fresh,
-            business=self._business.between(revision, start, end),
+            fresh=_is_fresh(instances, start, end),
+            business=business,
         )
 
     def _instance(self, cohort: str, name: str, start: float, end: float) -> InstanceCounts:
-        key = (cohort, self._arms[cohort])
-        requests = self._requests[key][name]
+        revision = self._arms[cohort]
+        requests = self._requests.of(cohort, revision)[name]
         errors = [(labels, one) for labels, one in requests if _is_error(labels.get("code", ""))]
-        _, slower = _above(self._durations.get(key, {}).get(name, []), self._edges, start, end)
-        scored, above = _above(self._scores.get(key, {}).get(name, []), self._score_edges, start, end)
-        # A refused request reached no generation, so its series names no revision.
-        rejected = self._rejected.get((cohort, ""), {}).get(name, [])
+        durations = self._durations.of(cohort, revision).get(name, [])
+        scores = self._scores.of(cohort, revision).get(name, [])
+        _, slower = _above(durations, self._edges, start, end)
+        scored, above = _above(scores, self._score_edges, start, end)
+        # A refused request reached no generation, so its series names no revision; nor does a device's.
+        rejected = self._rejected.of(cohort, "").get(name, [])
+        memory = [gauge.highest(start, end) for _, gauge in self._memory.of(cohort, "").get(name, [])]
         return InstanceCounts(
             requests=_total(requests, start, end),
             errors=_total(errors, start, end),
@@ -130,31 +119,30 @@ class Counts:
             rejected=_total(rejected, start, end),
             scored=scored,
             scores_above=above,
-            memory=_highest(self._memory, cohort, name, start, end),
+            memory=max((used for used in memory if used is not None), default=None),
         )
 
 
 class BusinessCounts:
-    """The callers' own counters by revision; a series without a revision belongs to neither arm."""
+    """A gate on the callers' own counters; a series without a revision belongs to neither arm."""
 
-    def __init__(self, raw: RawSamples) -> None:
-        self._gates = {
-            gate: (_by_revision(bad, raw.born_after), _by_revision(total, raw.born_after))
-            for gate, (bad, total) in raw.business.items()
-        }
+    def __init__(self) -> None:
+        self.bad = SeriesTable(CumulativeCounter)
+        self.total = SeriesTable(CumulativeCounter)
 
-    def between(self, revision: str, start: float, end: float) -> Mapping[str, BadCounts]:
-        """Count the events of every gate that has all its series for this revision, freshly scraped."""
-        counted = {}
-        for gate, (bad, total) in self._gates.items():
-            of_revision = total.get(revision, {})
-            fresh = any(one.has_sample(start, end) for group in of_revision.values() for _, one in group)
-            if fresh and revision in bad:
-                counted[gate] = bounded(
-                    tuple(_total(group, start, end) for group in of_revision.values()),
-                    tuple(_total(bad[revision].get(name, []), start, end) for name in of_revision),
-                )
-        return counted
+    def between(self, revision: str, start: float, end: float) -> BadCounts | None:
+        """Count the events; None unless there are all series for this revision, freshly scraped."""
+        bad, total = self.bad.of_revision(revision), self.total.of_revision(revision)
+        if not bad or not _is_fresh(total, start, end):
+            return None
+        return bounded(
+            tuple(_total(group, start, end) for group in total.values()),
+            tuple(_total(bad.get(name, []), start, end) for name in total),
+        )
+
+
+def _is_fresh(instances: Mapping[str, LabelledCounters], start: float, end: float) -> bool:
+    return any(one.has_sample(start, end) for counters in instances.values() for _, one in counters)
 
 
 def _above(
@@ -170,40 +158,8 @@ def _total(counters: LabelledCounters, start: float, end: float) -> int:
     return sum(counter.between(start, end) for _, counter in counters)
 
 
-def _highest(series: Iterable[Series], cohort: str, instance: str, start: float, end: float) -> float | None:
-    """Return the largest sample of an instance's gauge in the interval, None without a finite one."""
-    samples = [
-        value
-        for one in series
-        if one.labels.get("cohort") == cohort and one.labels.get("instance") == instance
-        for at, value in one.samples
-        if start < at <= end and math.isfinite(value)
-    ]
-    return max(samples, default=None)
-
-
-def _by_arm_and_instance(
-    series: Iterable[Series], born_after: float
-) -> dict[tuple[str, str], dict[str, LabelledCounters]]:
-    grouped: dict[tuple[str, str], dict[str, LabelledCounters]] = {}
-    for one in series:
-        key = (one.labels.get("cohort", ""), one.labels.get("revision", ""))
-        by_instance = grouped.setdefault(key, {})
-        counters = by_instance.setdefault(one.labels.get("instance", ""), [])
-        counters.append((one.labels, CumulativeCounter(one, born_after=born_after)))
-    return grouped
-
-
-def _by_revision(series: Iterable[Series], born_after: float) -> dict[str, dict[str, LabelledCounters]]:
-    grouped: dict[str, dict[str, LabelledCounters]] = {}
-    for (_, revision), by_instance in _by_arm_and_instance(series, born_after).items():
-        for name, counters in by_instance.items():
-            grouped.setdefault(revision, {}).setdefault(name, []).extend(counters)
-    return grouped
-
-
-def _edges(histogram: Iterable[Series]) -> tuple[float, ...]:
-    return tuple(sorted({float(one.labels["le"]) for one in histogram} - {math.inf}))
+def _edges(histogram: SeriesTable[CumulativeCounter]) -> tuple[float, ...]:
+    return tuple(sorted({float(edge) for edge in histogram.label_values("le")} - {math.inf}))
 
 
 def _is_error(code: str) -> bool:

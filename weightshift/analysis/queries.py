@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from string import Template
 from typing import Any
 
-from weightshift.analysis.counters import Series
+from weightshift.analysis.series import Series
 from weightshift.contracts.identity import Cohort, Service
 
 REQUESTS = "weightshift_requests_total"

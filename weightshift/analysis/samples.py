@@ -1,7 +1,7 @@
 """What a judgement works on: counts per instance, per arm, per interval."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 
@@ -98,6 +98,16 @@ class ArmCounts:
     def _requests_by_instance(self) -> tuple[int, ...]:
         return tuple(counts.requests for counts in self.instances.values())
 
+    def at_edges(self, kept: Sequence[int]) -> "ArmCounts":
+        """Return the same counts with the latency edges of these indices only."""
+        return replace(
+            self,
+            instances={
+                name: replace(counts, slower=tuple(counts.slower[index] for index in kept))
+                for name, counts in self.instances.items()
+            },
+        )
+
     def plus(self, other: "ArmCounts") -> "ArmCounts":
         """Add a later interval of the same arm, instance by instance.
 
@@ -126,6 +136,13 @@ class Interval:
     stable: ArmCounts
     edges: tuple[float, ...]
     score_edges: tuple[float, ...] = ()
+
+    def at_edges(self, edges: tuple[float, ...]) -> "Interval":
+        """Return the same counts with some of the latency edges only."""
+        kept = [self.edges.index(edge) for edge in edges]
+        return replace(
+            self, canary=self.canary.at_edges(kept), stable=self.stable.at_edges(kept), edges=edges
+        )
 
 
 def bounded(requests: tuple[int, ...], bad: tuple[int, ...]) -> BadCounts:

@@ -8,7 +8,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities import metrics
 from activities.metrics import MetricsActivities
-from weightshift.analysis.counters import Series
+from weightshift.analysis.series import Series
 from weightshift.contracts.commands import InstanceRef, Observation
 from weightshift.contracts.identity import Service
 from weightshift.contracts.plan import Plan

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from activities.observation import StageObservation
-from weightshift.analysis.counters import Series
 from weightshift.analysis.queries import DURATIONS, REJECTED, REQUESTS, SCORES
+from weightshift.analysis.series import Series
 from weightshift.contracts.commands import Observation, ObserveMode
 from weightshift.contracts.identity import Service
 from weightshift.contracts.plan import Gate, Metric, ResolvedStage
@@ -139,6 +139,21 @@ async def test_metrics_that_are_away_are_inconclusive_and_lose_no_interval() -> 
     assert (verdict.outcome, verdict.reason) == (StageOutcome.INCONCLUSIVE, "Prometheus did not answer")
     reader.failure = None
     assert (await stage.judge_due_intervals(START + 36)).intervals == 6
+
+
+async def test_a_stage_reads_on_from_where_it_was() -> None:
+    reader = WrittenSamples(good=50)
+    stage = StageObservation(observation(), reader)
+    await stage.judge_due_intervals(START + 11)
+    reader.selectors.clear()
+    reader.failure = MetricsUnreachable("Prometheus did not answer")
+    await stage.judge_due_intervals(START + 16)
+    reader.failure = None
+    verdict = await stage.judge_due_intervals(START + 21)
+    asked = {selector.rpartition("[")[2] for selector in reader.selectors}
+    assert asked == {"8000ms]", "13000ms]"}, "what came since, and three scrapes that may have come late"
+    again = await StageObservation(observation(), WrittenSamples(good=50)).judge_due_intervals(START + 21)
+    assert verdict == again
 
 
 async def test_an_analysis_that_fails_is_inconclusive() -> None:

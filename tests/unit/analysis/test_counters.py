@@ -2,8 +2,10 @@ import math
 
 import pytest
 
-from weightshift.analysis.counters import ArmRevisions, Counts, CumulativeCounter, RawSamples, Series
+from weightshift.analysis.counters import ArmRevisions, Counts, RawSamples
 from weightshift.analysis.queries import business_selector, range_selector, read_matrix
+from weightshift.analysis.samples import Interval
+from weightshift.analysis.series import CumulativeCounter, Gauge, Series, SeriesTable
 from weightshift.contracts.identity import Cohort, Service
 
 
@@ -12,7 +14,16 @@ def series(samples: list[tuple[float, float]], **labels: str) -> Series:
 
 
 def counter(samples: list[tuple[float, float]], born_after: float = 3.0) -> CumulativeCounter:
-    return CumulativeCounter(series(samples), born_after=born_after)
+    table = SeriesTable(CumulativeCounter)
+    table.add([series(samples)], born_after=born_after)
+    ((_, one),) = table.of("", "")[""]
+    return one
+
+
+def interval_of(raw: RawSamples, start: float, end: float) -> Interval:
+    counts = Counts(ArmRevisions(canary=101, stable=100))
+    counts.add(raw)
+    return counts.interval(start, end)
 
 
 def test_difference_of_a_plain_counter() -> None:
@@ -38,6 +49,37 @@ def test_a_non_finite_sample_is_as_good_as_none(value: float) -> None:
     assert not one.has_sample(1, 2)
 
 
+def test_reads_that_overlap_count_every_sample_once() -> None:
+    whole = [(1.0, 10.0), (2.0, 14.0), (3.0, 5.0), (4.0, 6.0), (5.0, 9.0)]
+    one = counter(whole[:3], born_after=3.0)
+    one.extend(tuple(whole[1:]))
+    assert [one.between(1, end) for end in (2, 3, 4, 5)] == [4, 9, 10, 13]
+
+
+def test_what_was_forgotten_does_not_change_later_intervals() -> None:
+    one = counter([(1, 10), (2, 14), (4, 20)])
+    one.forget(3)
+    one.extend(((5, 21),))
+    assert [one.between(3, end) for end in (4, 5)] == [6, 7]
+    assert not one.has_sample(2.5, 3)
+
+
+def test_a_series_that_a_later_read_finds_first_was_born_since() -> None:
+    table = SeriesTable(CumulativeCounter)
+    table.add([series([(1, 40)], instance="old")], born_after=3.0)
+    table.add([series([(1, 40), (2, 41)], instance="old"), series([(2, 7)], instance="new")], born_after=-1)
+    assert {name: one.between(0, 2) for name, ((_, one),) in table.of("", "").items()} == {"old": 1, "new": 7}
+
+
+def test_a_gauge_keeps_what_is_newer() -> None:
+    gauge = Gauge(born_inside=False)
+    gauge.extend(((1, 0.9), (2, 0.4)))
+    gauge.extend(((2, 0.8), (3, 0.5)))
+    assert [gauge.highest(0, 3), gauge.highest(1, 3), gauge.highest(3, 4)] == [0.9, 0.5, None]
+    gauge.forget(1)
+    assert gauge.highest(0, 3) == 0.5
+
+
 def requests(
     cohort: str, revision: int, instance: str, code: str, samples: list[tuple[float, float]]
 ) -> Series:
@@ -58,7 +100,7 @@ def test_an_interval_counts_each_arm_by_its_revision() -> None:
         ),
         born_after=3.0,
     )
-    interval = Counts(raw, ArmRevisions(canary=101, stable=100)).interval(0, 2)
+    interval = interval_of(raw, 0, 2)
     assert interval.edges == (0.1, 0.2)
     canary = interval.canary.instances["canary-0"]
     assert (canary.requests, canary.errors, canary.slower) == (11, 2, (7, 2))
@@ -86,7 +128,7 @@ def test_an_interval_counts_rejections_scores_and_memory_of_each_instance() -> N
         ),
         memory=(series([(0, 0.9), (1, 0.5), (2, 0.7), (2, math.nan)], **canary),),
     )
-    interval = Counts(raw, ArmRevisions(canary=101, stable=100)).interval(0, 2)
+    interval = interval_of(raw, 0, 2)
     one = interval.canary.instances["canary-0"]
     assert (interval.score_edges, one.scored, one.scores_above) == ((0.5,), 9, (5,))
     assert (one.rejected, one.memory) == (3, 0.7)
@@ -99,7 +141,7 @@ def carts(revision: str | None, value: float) -> Series:
 
 def business(bad: tuple[Series, ...], total: tuple[Series, ...]) -> tuple[bool, bool]:
     raw = RawSamples((), (), 3.0, business={"carts": (bad, total)})
-    interval = Counts(raw, ArmRevisions(canary=101, stable=100)).interval(0, 2)
+    interval = interval_of(raw, 0, 2)
     return "carts" in interval.canary.business, "carts" in interval.stable.business
 
 
@@ -113,7 +155,7 @@ def test_a_business_gate_counts_only_series_of_the_revision() -> None:
 
 def test_an_interval_without_a_scrape_is_not_fresh() -> None:
     raw = RawSamples((requests("canary", 101, "canary-0", "200", [(0, 5)]),), (), 3.0)
-    interval = Counts(raw, ArmRevisions(canary=101, stable=100)).interval(1, 2)
+    interval = interval_of(raw, 1, 2)
     assert not interval.canary.fresh
     assert not interval.stable.fresh
 
