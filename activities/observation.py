@@ -27,12 +27,9 @@ class StageObservation:
         self._observation = observation
         self._reader = reader
         self._judge = StageJudge(observation.stage, control=_control_of(observation))
-        self._metrics = StageMetrics(
-            reader=reader,
-            service=observation.service,
-            revisions=ArmRevisions(observation.canary_revision, observation.stable_revision),
-            gates=observation.stage.gates,
-        )
+        self._metrics = _metrics_of(observation, reader, canary=observation.canary_revision)
+        # What the canary did before the stage says nothing, and revision 0 is nobody's.
+        self._past_metrics = _metrics_of(observation, reader, canary=0)
         self._interval = observation.interval.total_seconds()
         self._written_at = observation.started_at.timestamp()
         self._judged_until = self._written_at + self._interval
@@ -74,7 +71,7 @@ class StageObservation:
             for name, carried in self._observation.wealth.items()
         }
         start = self._written_at - self._reader.calibration
-        counts = await self._metrics.read(start, self._written_at)
+        counts = await self._past_metrics.read(start, self._written_at)
         calibration = counts.interval(start, self._written_at)
         history = await self._history(calibration)
         gates = self._observation.stage.gates
@@ -88,7 +85,7 @@ class StageObservation:
         number = min(_HISTORY_INTERVALS, int(_HISTORY_SECONDS / self._interval))
         start = self._written_at - number * self._interval
         edges = history_edges(self._observation.stage.gates, calibration)
-        counts = await self._metrics.read(start, self._written_at, edges=edges)
+        counts = await self._past_metrics.read(start, self._written_at, edges=edges)
         moments = [start + index * self._interval for index in range(number)]
 
         def cut() -> list[Interval]:
@@ -148,6 +145,15 @@ class StageObservation:
     @staticmethod
     def _inconclusive(reason: str) -> StageVerdict:
         return StageVerdict(outcome=StageOutcome.INCONCLUSIVE, reason=reason)
+
+
+def _metrics_of(observation: Observation, reader: MetricsReader, *, canary: int) -> StageMetrics:
+    return StageMetrics(
+        reader=reader,
+        service=observation.service,
+        revisions=ArmRevisions(canary, observation.stable_revision),
+        gates=observation.stage.gates,
+    )
 
 
 def _control_of(observation: Observation) -> int:

@@ -2,11 +2,14 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 from activities.stage_metrics import MetricsReader, StageMetrics
 from weightshift.analysis.counters import ArmRevisions
-from weightshift.analysis.samples import Interval
+from weightshift.analysis.queries import BUSY_SECONDS, range_selector
+from weightshift.analysis.series import CumulativeCounter, SeriesTable
 from weightshift.analysis.sizing import ObservedTraffic
 from weightshift.contracts.identity import Service
 from weightshift.errors import MetricsUnreachable
@@ -22,25 +25,29 @@ class TrafficObserver(Protocol):
         """Return what stable does lately; None where nobody knows, or nothing came."""
 
 
-def busiest(intervals: Sequence[Interval], *, seconds: float) -> ObservedTraffic | None:
+@dataclass(frozen=True)
+class Stretch:
+    """What stable did in one stretch of time; `busy` is how long its requests took, in seconds, in sum."""
+
+    requests: int
+    errors: int = 0
+    busy: float = 0.0
+
+
+def busiest(stretches: Sequence[Stretch], *, seconds: float) -> ObservedTraffic | None:
     """Return the traffic of the busiest of some stretches, oldest first, of `seconds` each. Pure.
 
     The busiest, because a plan is refused only when even that would not do. The stretch in which traffic
-    began tells nothing; None where there is no other. Latencies are known by the edges of their buckets,
-    so `in_flight` is the least that it can have been.
+    began tells nothing; None where there is no other.
     """
-    began = next((index for index, one in enumerate(intervals) if one.stable.requests), len(intervals))
-    peak = max(intervals[began + 1 :], key=lambda interval: interval.stable.requests, default=None)
-    if peak is None or not peak.stable.requests:
+    began = next((index for index, one in enumerate(stretches) if one.requests), len(stretches))
+    peak = max(stretches[began + 1 :], key=lambda stretch: stretch.requests, default=None)
+    if peak is None or not peak.requests:
         return None
-    previous, busy_seconds = 0.0, 0.0
-    for index, edge in enumerate(peak.edges):
-        busy_seconds += (edge - previous) * peak.stable.slower_than(index).total_bad
-        previous = edge
     return ObservedTraffic(
-        requests_per_second=peak.stable.requests / seconds,
-        error_fraction=peak.stable.errors().total_bad / peak.stable.requests,
-        in_flight=busy_seconds / seconds,
+        requests_per_second=peak.requests / seconds,
+        error_fraction=peak.errors / peak.requests,
+        in_flight=peak.busy / seconds,
     )
 
 
@@ -53,21 +60,36 @@ class MeasuredTraffic:
 
     async def observe(self, service: Service, *, stable_revision: int) -> ObservedTraffic | None:
         """Return what stable does lately; None where nobody knows, or nothing came."""
-        metrics = StageMetrics(
-            reader=self._reader,
-            service=service,
-            revisions=ArmRevisions(canary=0, stable=stable_revision),
-            gates=(),
-        )
         end = self._clock() - self._reader.scrape_interval
-        start = end - self._reader.calibration
         seconds = max(
             self._reader.calibration / _SLICES, _SHORTEST_SLICE_SCRAPES * self._reader.scrape_interval
         )
+        number = max(1, int(self._reader.calibration / seconds))
+        moments = [end - index * seconds for index in range(number, -1, -1)]
         try:
-            counts = await metrics.read(start, end)
+            stretches = await self._stretches(service, stable_revision, moments)
         except (MetricsUnreachable, ValueError):
             return None
-        number = max(1, int(self._reader.calibration / seconds))
-        moments = [end - index * seconds for index in range(number, 0, -1)]
-        return busiest([counts.interval(moment, moment + seconds) for moment in moments], seconds=seconds)
+        return busiest(stretches, seconds=seconds)
+
+    async def _stretches(self, service: Service, revision: int, moments: Sequence[float]) -> list[Stretch]:
+        """Count between one moment and the next (unix seconds)."""
+        start, end = min(moments[0], moments[-1] - self._reader.calibration), moments[-1]
+        metrics = StageMetrics(
+            reader=self._reader,
+            service=service,
+            revisions=ArmRevisions(canary=0, stable=revision),
+            gates=(),
+        )
+        counts = await metrics.read(start, end, edges=())
+        selector = range_selector(BUSY_SECONDS, service, (revision,), end - start)
+        busy = SeriesTable(CumulativeCounter)
+        busy.add(await self._reader.select(selector, end=end), born_after=start)
+        tracks = [one for series in busy.of("stable", str(revision)).values() for _, one in series]
+
+        def stretch(since: float, until: float) -> Stretch:
+            stable = counts.interval(since, until).stable
+            took = sum(one.at(until) - one.at(since) for one in tracks)
+            return Stretch(stable.requests, stable.errors().total_bad, took)
+
+        return [stretch(since, until) for since, until in pairwise(moments)]

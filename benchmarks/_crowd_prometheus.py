@@ -6,13 +6,16 @@ import re
 import sys
 from urllib.parse import parse_qs, urlsplit
 
+from runtime.rollout_metrics import latency_buckets
+
 HOST = "127.0.0.1"
 SCRAPE_SECONDS = 10.0
 REQUESTS_PER_SECOND = {"canary": 15, "stable": 285}
 INSTANCES = 2
 _REVISIONS = re.compile(r'revision=~"(\d+)\|(\d+)"')
+_LE = re.compile(r'le=~"([^"]+)"')
 _RANGE = re.compile(r"\[(\d+)ms\]")
-_EDGES = [0.005 * 1.1**step for step in range(40)]
+_EDGES = list(latency_buckets())
 
 
 def answer(query: str, end: float) -> list[dict[str, object]]:
@@ -44,9 +47,11 @@ def answer(query: str, end: float) -> list[dict[str, object]]:
 
 
 def _wanted(query: str) -> list[float]:
-    if "le=~" not in query:
+    asked = _LE.search(query)
+    if asked is None:
         return _EDGES
-    return [edge for edge in _EDGES if f"{edge:g}" in query]
+    names = set(asked[1].split("|"))
+    return [edge for edge in _EDGES if f"{edge:g}" in names]
 
 
 class _Answering(asyncio.Protocol):

@@ -22,7 +22,7 @@ import worker
 from tests.deploy.manifests import Container, containers
 from tests.deploy.metric_names import WORKER_SERIES, exposed_names
 from tests.workflow.twins import SimulatedFleet, approved_artifact
-from weightshift.analysis.counters import Series
+from weightshift.analysis.series import Series
 from weightshift.client import ReleaseClient
 from weightshift.contracts.identity import Fence, Service
 from weightshift.contracts.notification import Notification

@@ -9,6 +9,7 @@ from weightshift.contracts.identity import Cohort, Service
 
 REQUESTS = "weightshift_requests_total"
 DURATIONS = "weightshift_request_duration_seconds_bucket"
+BUSY_SECONDS = "weightshift_request_duration_seconds_sum"
 SCORES = "weightshift_prediction_score_bucket"
 REJECTED = "weightshift_rejected_requests_total"
 MEMORY = "weightshift_device_memory_used_ratio"
@@ -57,7 +58,7 @@ def read_matrix(answer: list[dict[str, Any]]) -> tuple[Series, ...]:
         return tuple(
             Series(
                 labels=dict(item["metric"]),
-                samples=tuple((float(at), float(value)) for at, value in item["values"]),
+                samples=tuple([(float(at), float(value)) for at, value in item["values"]]),
             )
             for item in answer
         )

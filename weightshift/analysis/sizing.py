@@ -18,7 +18,7 @@ _FLOOR_FACTOR = 3.0
 class ObservedTraffic:
     """What stable does now: requests per second, fraction of errors, and how much instances vary.
 
-    `in_flight` is how many requests all its instances together work on at a time, at least.
+    `in_flight` is how many requests all its instances together work on at a time, in the mean.
     """
 
     requests_per_second: float
