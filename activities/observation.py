@@ -16,6 +16,8 @@ from weightshift.contracts.verdict import StageOutcome, StageVerdict
 from weightshift.errors import MetricsUnreachable
 
 _LOOKBACK_SCRAPES = 10
+_CALIBRATION_SAMPLES = 10
+"""Of every bucket: enough to see restarts, and a few per cent of what is scraped meanwhile."""
 _HISTORY_SECONDS = 3_600.0
 _HISTORY_INTERVALS = 360
 
@@ -71,7 +73,8 @@ class StageObservation:
             for name, carried in self._observation.wealth.items()
         }
         start = self._written_at - self._reader.calibration
-        counts = await self._past_metrics.read(start, self._written_at)
+        step = max(self._reader.scrape_interval, self._reader.calibration / _CALIBRATION_SAMPLES)
+        counts = await self._past_metrics.read(start, self._written_at, step=step)
         calibration = counts.interval(start, self._written_at)
         history = await self._history(calibration)
         gates = self._observation.stage.gates

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from weightshift.analysis.counters import ArmRevisions, Counts, RawSamples
@@ -52,13 +53,23 @@ class StageMetrics:
         self._metrics = {gate.metric for gate in gates}
         self._business = [gate for gate in gates if gate.metric is Metric.BUSINESS]
 
-    async def read(self, start: float, end: float, *, edges: Sequence[float] | None = None) -> Counts:
-        """Count everything between two moments (unix seconds); with `edges`, of latencies only these.
+    async def read(
+        self,
+        start: float,
+        end: float,
+        *,
+        edges: Sequence[float] | None = None,
+        step: float | None = None,
+    ) -> Counts:
+        """Count everything between two moments (unix seconds).
 
+        With `edges`, of latencies only these; with a `step` in seconds, only samples that far apart.
         Raises `MetricsUnreachable`.
         """
-        born_after = start + _BIRTH_SCRAPES * self._reader.scrape_interval
-        raw = await self._read(start, end, born_after=born_after, edges=edges)
+        apart = max(self._reader.scrape_interval, step or 0.0)
+        raw = await self._read(
+            _Span(end - start, end, edges, step), born_after=start + _BIRTH_SCRAPES * apart
+        )
         counts = Counts(self._revisions)
         await asyncio.to_thread(counts.add, raw)
         return counts
@@ -70,19 +81,17 @@ class StageMetrics:
 
         Raises `MetricsUnreachable`; then nothing was added.
         """
-        overlapping = start - _OVERLAP_SCRAPES * self._reader.scrape_interval
-        counts.add(await self._read(overlapping, end, born_after=-math.inf, edges=edges))
+        overlap = _OVERLAP_SCRAPES * self._reader.scrape_interval
+        counts.add(await self._read(_Span(end - start + overlap, end, edges), born_after=-math.inf))
 
-    async def _read(
-        self, start: float, end: float, *, born_after: float, edges: Sequence[float] | None
-    ) -> RawSamples:
-        seconds = end - start
+    async def _read(self, span: "_Span", *, born_after: float) -> RawSamples:
+        durations_wanted = span.edges is None or bool(span.edges)
         requests, durations, scores, rejected, memory = await asyncio.gather(
-            self._select(True, REQUESTS, seconds, end),
-            self._select(edges is None or bool(edges), DURATIONS, seconds, end, edges),
-            self._select(Metric.SCORE_DRIFT in self._metrics, SCORES, seconds, end),
-            self._select_any_revision(Metric.REJECT_RATE, REJECTED, seconds, end),
-            self._select_any_revision(Metric.DEVICE_MEMORY, MEMORY, seconds, end),
+            self._select(True, REQUESTS, span),
+            self._select(durations_wanted, DURATIONS, span, span.edges),
+            self._select(Metric.SCORE_DRIFT in self._metrics, SCORES, span),
+            self._select_any_revision(Metric.REJECT_RATE, REJECTED, span),
+            self._select_any_revision(Metric.DEVICE_MEMORY, MEMORY, span),
         )
         return RawSamples(
             requests=requests,
@@ -91,36 +100,45 @@ class StageMetrics:
             rejected=rejected,
             scores=scores,
             memory=memory,
-            business={gate.name: await self._read_business(gate, seconds, end) for gate in self._business},
+            business={gate.name: await self._read_business(gate, span) for gate in self._business},
         )
 
     async def _select(
-        self, wanted: bool, metric: str, seconds: float, end: float, edges: Sequence[float] | None = None
+        self, wanted: bool, metric: str, span: "_Span", edges: Sequence[float] | None = None
     ) -> tuple[Series, ...]:
         if not wanted:
             return ()
         revisions = (self._revisions.canary, self._revisions.stable)
-        selector = range_selector(metric, self._service, revisions, seconds, edges=edges)
-        return await self._reader.select(selector, end=end)
+        selector = range_selector(metric, self._service, revisions, span.seconds, edges=edges, step=span.step)
+        return await self._reader.select(selector, end=span.end)
 
-    async def _select_any_revision(
-        self, wanted: Metric, metric: str, seconds: float, end: float
-    ) -> tuple[Series, ...]:
+    async def _select_any_revision(self, wanted: Metric, metric: str, span: "_Span") -> tuple[Series, ...]:
         if wanted not in self._metrics:
             return ()
-        return await self._reader.select(range_selector(metric, self._service, (), seconds), end=end)
+        selector = range_selector(metric, self._service, (), span.seconds, step=span.step)
+        return await self._reader.select(selector, end=span.end)
 
     async def _read_business(
-        self, gate: Gate, seconds: float, end: float
+        self, gate: Gate, span: "_Span"
     ) -> tuple[tuple[Series, ...], tuple[Series, ...]]:
         arms = ((Cohort.CANARY, self._revisions.canary), (Cohort.STABLE, self._revisions.stable))
         found = await asyncio.gather(
             *(
                 self._reader.select(
-                    business_selector(template, self._service, cohort, revision, seconds), end=end
+                    business_selector(template, self._service, cohort, revision, span.seconds), end=span.end
                 )
                 for template in (gate.bad, gate.total)
                 for cohort, revision in arms
             )
         )
         return (*found[0], *found[1]), (*found[2], *found[3])
+
+
+@dataclass(frozen=True)
+class _Span:
+    """What is asked for: the `seconds` before `end` (unix seconds), and how much of it."""
+
+    seconds: float
+    end: float
+    edges: Sequence[float] | None
+    step: float | None = None

@@ -25,11 +25,11 @@ HELD = Plan.model_validate({"stages": [5, 100], "window": "6h", "max_window": "1
 """Judged at 5 % by the default gates until it is rolled back."""
 
 _WORKER = "crowd-worker"
+_JUDGED = re.compile(r"^judged ", re.MULTILINE)
 _SHOWN = re.compile(r"crowd-\d+ [\d.]+")
 _AT_ONCE = 20
 _PATIENCE = 900.0
 _JUDGING_SECONDS = 25.0
-_OBSERVING = "ReleaseStage = 'observing 5 %' AND ExecutionStatus = 'Running'"
 
 
 async def measure_crowd(directory: Path, *, releases: int, rollbacks: int) -> dict[str, Any]:
@@ -46,7 +46,8 @@ async def measure_crowd(directory: Path, *, releases: int, rollbacks: int) -> di
         services = crowd(releases)
         started = time.perf_counter()
         await _in_groups(client.start(_request(number)) for number in range(releases))
-        await _until(lambda: _all_observing(connected, releases))
+        log = directory / "logs" / f"{_WORKER}.log"
+        await _until(lambda: len(_JUDGED.findall(log.read_text(encoding="utf-8"))) >= releases)
         ready = time.perf_counter() - started
         await asyncio.sleep(_JUDGING_SECONDS)
         before = _cpu_seconds(worker)
@@ -55,7 +56,7 @@ async def measure_crowd(directory: Path, *, releases: int, rollbacks: int) -> di
             signalled[service.environment] = time.monotonic()
             await client.rollback(service, RollbackRequest(operator="benchmark"))
         busy = (_cpu_seconds(worker) - before) / (time.monotonic() - began)
-        shown = _shown(directory / "logs" / f"{_WORKER}.log")
+        shown = _shown(log)
         taken = [(shown[name] - moment) * 1_000 for name, moment in signalled.items()]
         return {
             "crowd_releases": releases,
@@ -85,13 +86,9 @@ async def _in_groups(calls: Iterable[Awaitable[None]]) -> None:
     await asyncio.gather(*(one(call) for call in calls))
 
 
-async def _all_observing(client: Client, releases: int) -> bool:
-    return (await client.count_workflows(_OBSERVING)).count >= releases
-
-
-async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
+async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(_PATIENCE):
-        while not await condition():
+        while not condition():
             await asyncio.sleep(0.5)
 
 

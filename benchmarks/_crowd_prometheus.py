@@ -14,7 +14,7 @@ REQUESTS_PER_SECOND = {"canary": 15, "stable": 285}
 INSTANCES = 2
 _REVISIONS = re.compile(r'revision=~"(\d+)\|(\d+)"')
 _LE = re.compile(r'le=~"([^"]+)"')
-_RANGE = re.compile(r"\[(\d+)ms\]")
+_RANGE = re.compile(r"\[(\d+)ms(?::(\d+)ms)?\]")
 _EDGES = list(latency_buckets())
 
 
@@ -24,10 +24,8 @@ def answer(query: str, end: float) -> list[dict[str, object]]:
     metric = query.partition("{")[0]
     if revisions is None or span is None:
         return []
-    first = end - int(span[1]) / 1_000
-    moments = [
-        SCRAPE_SECONDS * n for n in range(int(first // SCRAPE_SECONDS) + 1, int(end // SCRAPE_SECONDS) + 1)
-    ]
+    first, step = end - int(span[1]) / 1_000, int(span[2]) / 1_000 if span[2] else SCRAPE_SECONDS
+    moments = [step * n for n in range(int(first // step) + 1, int(end // step) + 1)]
     found: list[dict[str, object]] = []
     for cohort, revision in zip(("canary", "stable"), revisions.groups(), strict=True):
         for number in range(INSTANCES):

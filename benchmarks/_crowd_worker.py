@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import re
 import sys
 import time
 from datetime import timedelta
@@ -13,6 +14,7 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities.prometheus import PrometheusReader
+from weightshift.analysis.series import Series
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.instance import InstanceReport, InstanceState, LoadedGeneration
 from weightshift.contracts.manifest import ArtifactRecord
@@ -27,6 +29,10 @@ from worker import THREAD_SWITCH_SECONDS, Adapters, WorkerSettings, build_worker
 
 ARTIFACTS = ("v41", "v42")
 MODEL = "ranker"
+_SPAN = re.compile(r"\[(\d+)ms\]$")
+_ENVIRONMENT = re.compile(r'environment="([^"]+)"')
+_READING_ON_MS = 60_000
+"""What is read before the first interval is judged goes back further."""
 
 
 def crowd(size: int) -> list[Service]:
@@ -42,6 +48,23 @@ class TellingMesh(MemoryMesh):
         await super().confirm(service, state)
         if state.split.canary == 0:
             print(service.environment, time.monotonic(), flush=True)
+
+
+class TellingReader(PrometheusReader):
+    """A reader that prints each service whose judge has begun to read on from where it was."""
+
+    def __init__(self, *, settings: MetricsSettings) -> None:
+        super().__init__(settings=settings)
+        self._told: set[str] = set()
+
+    async def select(self, selector: str, *, end: float) -> tuple[Series, ...]:
+        """Read, and print."""
+        found = await super().select(selector, end=end)
+        span, environment = _SPAN.search(selector), _ENVIRONMENT.search(selector)
+        if span and environment and int(span[1]) < _READING_ON_MS and environment[1] not in self._told:
+            self._told.add(environment[1])
+            print("judged", environment[1], flush=True)
+        return found
 
 
 class EagerRegistry(MemoryRegistry):
@@ -136,7 +159,7 @@ async def main(temporal: str, prometheus: str, size: int) -> None:
     for service in crowd(size):
         await _serve_first(registry, service)
     client = await Client.connect(temporal, data_converter=pydantic_data_converter)
-    reader = PrometheusReader(
+    reader = TellingReader(
         settings=MetricsSettings(prometheus_url=prometheus, scrape_interval=SCRAPE_SECONDS)
     )
     workers = build_workers(

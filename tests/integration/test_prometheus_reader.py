@@ -69,11 +69,17 @@ class Canary:
         self.carts.inc()
 
 
-async def read_until_counted(metrics: StageMetrics, since: float, **options: tuple[float, ...]) -> Interval:
+async def read_until_counted(
+    metrics: StageMetrics,
+    since: float,
+    *,
+    edges: tuple[float, ...] | None = None,
+    step: float | None = None,
+) -> Interval:
     async with asyncio.timeout(20):
         while True:
             now = time.time()
-            counts = await metrics.read(since - 30, now, **options)
+            counts = await metrics.read(since - 30, now, edges=edges, step=step)
             interval = counts.interval(since - 30, now)
             if interval.canary.requests == 1 and interval.canary.business:
                 return interval
@@ -94,6 +100,7 @@ async def test_everything_a_gate_needs_is_read_back(tmp_path: Path) -> None:
             canary.serve_once()
             interval = await read_until_counted(metrics, started)
             some = await read_until_counted(metrics, started, edges=(1.0,))
+            coarse = await read_until_counted(metrics, started, step=2.0)
     finally:
         server.shutdown()
         server.server_close()
@@ -108,4 +115,5 @@ async def test_everything_a_gate_needs_is_read_back(tmp_path: Path) -> None:
         0.25,
     )
     assert interval.canary.business[GATES[-1].name].total_bad == 1
+    assert coarse == interval
     assert (some.edges, some.canary.instances["canary-0"].slower) == ((1.0,), (1,))

@@ -22,10 +22,12 @@ def range_selector(
     seconds: float,
     *,
     edges: Sequence[float] | None = None,
+    step: float | None = None,
 ) -> str:
     """Select the raw samples of the last `seconds` for these revisions of a service.
 
-    Without revisions, of all its instances; with `edges`, only these buckets of a histogram.
+    Without revisions, of all its instances; with `edges`, only these buckets of a histogram; with a `step`
+    in seconds, only the newest sample at every multiple of it.
     """
     labels = [f'model="{service.model}"', f'environment="{service.environment}"']
     if revisions:
@@ -34,7 +36,7 @@ def range_selector(
         # A whole number of seconds is written with and without its decimal point.
         written = {text for edge in edges for text in (repr(edge), f"{edge:g}")}
         labels.append(f'le=~"{"|".join([*sorted(written), "[+]Inf"])}"')
-    return f"{metric}{{{','.join(labels)}}}{_range(seconds)}"
+    return f"{metric}{{{','.join(labels)}}}{_range(seconds, step)}"
 
 
 def business_selector(template: str, service: Service, cohort: Cohort, revision: int, seconds: float) -> str:
@@ -45,8 +47,9 @@ def business_selector(template: str, service: Service, cohort: Cohort, revision:
     return filled + _range(seconds)
 
 
-def _range(seconds: float) -> str:
-    return f"[{max(1, round(seconds * 1000))}ms]"
+def _range(seconds: float, step: float | None = None) -> str:
+    every = "" if step is None else f":{max(1, round(step * 1000))}ms"
+    return f"[{max(1, round(seconds * 1000))}ms{every}]"
 
 
 def read_matrix(answer: list[dict[str, Any]]) -> tuple[Series, ...]:

@@ -34,14 +34,15 @@ class WrittenSamples:
         self.selectors.append(selector)
         if self.failure:
             raise self.failure
-        metric, seconds = (
-            selector.partition("{")[0],
-            float(selector.rpartition("[")[2].removesuffix("ms]")) / 1000,
-        )
+        metric = selector.partition("{")[0]
+        span, _, step = selector.rpartition("[")[2].removesuffix("]").partition(":")
+        seconds, apart = (int(text.removesuffix("ms") or 1_000) / 1_000 for text in (span, step))
         if metric not in (REQUESTS, DURATIONS, BUSY_SECONDS):
             return ()
         offsets = [START + offset for offset in range(-100, 400)]
-        heard = [at for at in offsets if end - seconds < at <= end and at < self.silent_from]
+        heard = [
+            at for at in offsets if end - seconds < at <= end and at < self.silent_from and at % apart == 0
+        ]
         return tuple(
             Series(
                 {"cohort": cohort, "revision": revision, "instance": instance, **labels},
@@ -179,7 +180,11 @@ async def test_wealth_goes_on_to_the_next_stage() -> None:
 async def test_a_stage_begins_with_stables_last_hour() -> None:
     reader = WrittenSamples(good=50)
     await StageObservation(observation(), reader).judge_due_intervals(START + 4)
-    assert [selector.rpartition("[")[2] for selector in reader.selectors] == ["60000ms]"] * 2 + ["1800000ms]"]
+    assert [selector.rpartition("[")[2] for selector in reader.selectors] == [
+        "60000ms:6000ms]",
+        "60000ms:6000ms]",
+        "1800000ms]",
+    ]
 
 
 async def test_of_latencies_the_history_holds_only_what_the_gates_compare() -> None:
