@@ -12,15 +12,18 @@ from weightshift.errors import ApprovalInvalid
 from weightshift.registry.base import Registry
 
 
-def why_not(approval: Approval, check: ApprovalCheck, now: datetime) -> str | None:
-    """Return why an approval does not count for the release that is asked about, or None. Pure."""
+def why_not(approval: Approval, check: ApprovalCheck, now: datetime | None) -> str | None:
+    """Return why an approval does not count for the release that is asked about, or None. Pure.
+
+    Without `now` it may have expired: it was accepted before.
+    """
     if approval.service != check.service:
         return f"it is for {approval.service}, not for {check.service}"
     if approval.release_id != check.release_id:
         return f"it is for release {approval.release_id}, not for {check.release_id}"
     if approval.artifact_id != check.artifact_id:
         return f"it is for artifact {approval.artifact_id or 'unknown'}, not for {check.artifact_id}"
-    if approval.expires_at is None or approval.expires_at <= now:
+    if now is not None and (approval.expires_at is None or approval.expires_at <= now):
         return (
             f"it expired at {approval.expires_at:%Y-%m-%d %H:%M %Z}" if approval.expires_at else "it expired"
         )
@@ -47,10 +50,15 @@ class ApprovalActivities:
         with application_errors():
             return CheckedApprovals(approvals=await self.checked(check))
 
-    async def checked(self, check: ApprovalCheck) -> tuple[CheckedApproval, ...]:
-        """Return who approved, in the order asked. Raises `UnknownApproval`, `ApprovalInvalid`."""
+    async def checked(
+        self, check: ApprovalCheck, *, accepted_before: bool = False
+    ) -> tuple[CheckedApproval, ...]:
+        """Return who approved, in the order asked; what was accepted before may have expired since.
+
+        Raises `UnknownApproval`, `ApprovalInvalid`.
+        """
         found = [await self._registry.approval(approval_id) for approval_id in check.approval_ids]
-        now = self._clock()
+        now = None if accepted_before else self._clock()
         problems = [
             f"approval {approval.approval_id} does not count: {problem}"
             for approval in found

@@ -109,7 +109,7 @@ def check_readiness(check: CapacityCheck, states: Sequence[InstanceState]) -> Ca
 
 
 def live_instances(states: Sequence[InstanceState], cohort: Cohort) -> tuple[InstanceRef, ...]:
-    """Return the instances of a cohort that report, with what each can carry. Pure."""
+    """Return the instances of a cohort that report, with what each can carry; not those that leave. Pure."""
     return tuple(
         InstanceRef(
             instance_id=state.report.instance_id,
@@ -117,7 +117,7 @@ def live_instances(states: Sequence[InstanceState], cohort: Cohort) -> tuple[Ins
             capacity=state.report.servable_capacity,
         )
         for state in states
-        if state.report.cohort is cohort and not state.lost
+        if state.report.cohort is cohort and not state.lost and not state.report.draining
     )
 
 

@@ -1,11 +1,13 @@
 """Activities on the registry: admission (which also asks the mesh what it obeys), targets, completion."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from temporalio import activity
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.admission_rules import check_instances, holds_lock, left_unfinished
 from activities.approvals import ApprovalActivities
 from activities.evidence import record_evidence
 from activities.failures import application_errors
@@ -17,13 +19,14 @@ from weightshift.contracts.approval import ApprovalCheck
 from weightshift.contracts.commands import Admittance, CompleteCommand, PublishCommand
 from weightshift.contracts.control import Control
 from weightshift.contracts.identity import Cohort, Fence, Service
+from weightshift.contracts.instance import InstanceState
+from weightshift.contracts.manifest import ArtifactState
 from weightshift.contracts.plan import Plan
 from weightshift.contracts.release import Admission, Admitted, Completion, Outcome, ReleaseRequest
 from weightshift.contracts.target import Target
 from weightshift.contracts.traffic import MeshState
 from weightshift.errors import (
     MeshDrift,
-    NoCanaryCapacity,
     ReleaseActive,
     RouteInvalid,
     ScaleRefused,
@@ -58,25 +61,25 @@ class RegistryActivities:
     async def admit(self, admission: Admission) -> Admittance:
         """Take the release lock, also from a release whose workflow has ended without freeing it.
 
-        Before, raises `NoCanaryCapacity`, `UnknownApproval`, `ApprovalInvalid`, and `InvalidPlan` for a plan
-        that cannot be carried out; then `ReleaseActive` while a running release holds the lock.
+        Before, raises `NoCanaryCapacity`, `UnknownApproval`, `ApprovalInvalid`, `Conflict` where stable was
+        left with what was never promoted, and `InvalidPlan` for a plan that cannot be carried out; then
+        `ReleaseActive` while a running release holds the lock. A repeat of an attempt that took the lock
+        raises none of them: nobody would free it.
         """
         with application_errors():
             service = admission.request.service
+            held = holds_lock(admission, await self._registry.releases(service))
             states = await self._registry.instances(service, lost_after=self._lost_after)
             instances = {cohort: live_instances(states, cohort) for cohort in Cohort}
-            for cohort in Cohort:
-                if not instances[cohort] and not _is_scaled_up(cohort, admission.request.plan):
-                    raise NoCanaryCapacity(f"no {cohort} instance of {service} reports; start one first")
-            approvals = await self._approvals.checked(_check_of(admission.request))
-            traffic = await self._routable(admission)
-            targets = await self._registry.targets(service)
-            remarks = await self._checks.remarks(admission.request, targets, states)
-            obeyed = traffic.fence
+            approvals = await self._approvals.checked(_check_of(admission.request), accepted_before=held)
+            traffic = await self._mesh.read(service)
+            remarks: tuple[str, ...] = ()
+            if not held:
+                check_instances(admission.request, instances)
+                await self._check_route(admission.request, traffic)
+                remarks = await self._check_plan(admission.request, states)
             admitted, taken_over = await self._lock(admission)
-            if obeyed is not None and obeyed.epoch > admitted.epoch:
-                await self._refuse(admission, admitted, _behind(service, obeyed, admitted))
-            await self._hold_stable(admission, admitted)
+            await self._hold_stable(admission, admitted, traffic.fence)
             releases = await self._registry.releases(service)
             return Admittance(
                 epoch=admitted.epoch,
@@ -93,17 +96,26 @@ class RegistryActivities:
                 canary=instances[Cohort.CANARY],
             )
 
-    async def _routable(self, admission: Admission) -> MeshState:
-        """Return what the mesh does, if every stage's split could be written to it.
+    async def _check_plan(self, request: ReleaseRequest, states: Sequence[InstanceState]) -> tuple[str, ...]:
+        """Return what is worth telling of a plan that may start. Raises `InvalidPlan`, `Conflict`."""
+        targets = await self._registry.targets(request.service)
+        remarks = await self._checks.remarks(request, targets, states)
+        left = left_unfinished(request, await self._registry.releases(request.service), targets.stable)
+        if left is None:
+            return remarks
+        healthy = await self._registry.artifact(request.service.model, left.healthy)
+        if healthy.state is not ArtifactState.REJECTED:
+            raise left.refusal()
+        return (*remarks, left.remark())
+
+    async def _check_route(self, request: ReleaseRequest, traffic: MeshState) -> None:
+        """See that every stage's split could be written to the mesh.
 
         Raises `MeshDrift` when somebody has changed it since the last release, and `RouteInvalid`.
         """
-        request = admission.request
-        traffic = await self._mesh.read(request.service)
         if traffic.drift is not None:
             raise MeshDrift(f"{traffic.drift}; set it back, or use `release rollback --break-glass`")
         await self._check_splits(request.service, request.plan)
-        return traffic
 
     async def _check_splits(self, service: Service, plan: Plan) -> None:
         """See that the mesh can do every stage's split, mirrored ones included. Raises `RouteInvalid`."""
@@ -119,11 +131,14 @@ class RegistryActivities:
                 f"requests cannot be mirrored: {problem}; or set `control` to holdback or none in the plan"
             ) from problem
 
-    async def _hold_stable(self, admission: Admission, admitted: Admitted) -> None:
+    async def _hold_stable(self, admission: Admission, admitted: Admitted, obeyed: Fence | None) -> None:
         """Keep stable's pods until the release has ended: idle, they would be scaled away, and the way back.
 
-        Raises `ScaleRefused`, with the lock free again.
+        Raises `ScaleRefused`, and `StaleFence` where the mesh obeys nothing of this release, with the lock
+        free again.
         """
+        if obeyed is not None and obeyed.epoch > admitted.epoch:
+            await self._refuse(admission, admitted, _behind(admission.request.service, obeyed, admitted))
         try:
             fence = Fence(epoch=admitted.epoch, sequence=0)
             await self._cluster.hold(admission.request.service, Cohort.STABLE, None, fence)
@@ -212,10 +227,6 @@ def _check_of(request: ReleaseRequest) -> ApprovalCheck:
         artifact_id=request.artifact_id,
         approval_ids=request.approvals,
     )
-
-
-def _is_scaled_up(cohort: Cohort, plan: Plan) -> bool:
-    return cohort is Cohort.CANARY and plan.canary_replicas is not None
 
 
 def _behind(service: Service, obeyed: Fence, admitted: Admitted) -> StaleFence:

@@ -24,7 +24,7 @@ def expedited_plan(states: Sequence[InstanceState]) -> Plan:
     A canary smaller than stable would break under all the traffic: it gets what its capacity is of the
     whole, and stable swaps in place, in one wave.
     """
-    live = [state.report for state in states if not state.lost]
+    live = [state.report for state in states if not state.lost and not state.report.draining]
     stable = [report.servable_capacity for report in live if report.cohort is Cohort.STABLE]
     canary = sum(report.servable_capacity for report in live if report.cohort is Cohort.CANARY)
     if not canary or canary >= sum(stable):
@@ -44,19 +44,42 @@ def going_back_key(release_id: str) -> str:
     return f"{_GOING_BACK}{release_id}"
 
 
+def is_going_back(request_key: str | None) -> bool:
+    """Whether a request key is that of a release that goes back to an earlier artifact."""
+    return (request_key or "").startswith(_GOING_BACK)
+
+
+def promoted_last(records: Sequence[ReleaseRecord], *, default: str) -> str:
+    """Return the artifact that was promoted last; records come newest first."""
+    promoted = (record.artifact_id for record in records if record.outcome is Outcome.PROMOTED)
+    return next(promoted, default)
+
+
+def never_promoted(records: Sequence[ReleaseRecord], current: str) -> bool:
+    """Whether stable's target was left there by a release that did not promote it; newest come first.
+
+    Without any promotion there is no other artifact, so the first one may stay.
+    """
+    return promoted_last(records, default=current) != current
+
+
 def is_settled(records: Sequence[ReleaseRecord], current: str) -> bool:
     """Whether traffic was taken back already, so that going back again would leave the healthy artifact.
 
     Records come newest first, `current` is stable's target; an attempt to go back that did not get through
     settles nothing.
     """
-    tried = (record for record in records if record.outcome is Outcome.PROMOTED or not _goes_back(record))
+    tried = (
+        record
+        for record in records
+        if record.outcome is Outcome.PROMOTED or not is_going_back(record.request_key)
+    )
     newest = next(tried, None)
     if newest is None or newest.outcome is None:
         return newest is None
     if newest.outcome is Outcome.PROMOTED:
         return _goes_back(newest)
-    return current == _promoted_last(records, default=current)
+    return not never_promoted(records, current)
 
 
 def previous_artifact(records: Sequence[ReleaseRecord], current: str) -> str:
@@ -91,19 +114,14 @@ def artifact_to_go_back_to(records: Sequence[ReleaseRecord], current: str) -> st
     """
     if abandoned_release(records) is None:
         return previous_artifact(records, current)
-    promoted = _promoted_last(records, default="")
+    promoted = promoted_last(records, default="")
     if not promoted:
         raise UnknownArtifact("nothing was promoted yet; name the artifact to go back to with --to")
     return promoted
 
 
 def _goes_back(record: ReleaseRecord) -> bool:
-    return (record.request_key or "").startswith(_GOING_BACK)
-
-
-def _promoted_last(records: Sequence[ReleaseRecord], *, default: str) -> str:
-    promoted = (record.artifact_id for record in records if record.outcome is Outcome.PROMOTED)
-    return next(promoted, default)
+    return is_going_back(record.request_key)
 
 
 def _kept(records: Sequence[ReleaseRecord]) -> list[str]:

@@ -5,7 +5,7 @@ import contextlib
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
@@ -187,12 +187,12 @@ class Harness:
         """Every accepted split, stable/canary, oldest first."""
         return [str(split) for _, split, _ in self.mesh.writes]
 
-    def admission(self) -> RegistryActivities:
-        """Build the activities that write to the registry."""
+    def admission(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> RegistryActivities:
+        """Build the activities that write to the registry; approvals expire by `clock`."""
         return RegistryActivities(
             registry=self.registry,
             mesh=self.mesh,
-            approvals=ApprovalActivities(registry=self.registry),
+            approvals=ApprovalActivities(registry=self.registry, clock=clock),
             checks=PlanChecks(traffic=self.traffic, highest_load=2.0, channels=self.channels),
             cluster=self.cluster,
             lost_after=LOST_AFTER,

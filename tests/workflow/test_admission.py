@@ -1,6 +1,7 @@
 """Who may release: locks, take-over, first releases."""
 
-from datetime import timedelta
+import asyncio
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from temporalio.exceptions import ApplicationError
@@ -8,11 +9,30 @@ from temporalio.testing import ActivityEnvironment
 
 from tests.workflow.harness import FAST_PLAN, UNJUDGED_PLAN, Harness
 from weightshift.analysis.sizing import ObservedTraffic
+from weightshift.contracts.approval import ApprovalRequest
 from weightshift.contracts.identity import Cohort, Fence
 from weightshift.contracts.plan import Plan
-from weightshift.contracts.release import Admission, Outcome, ReleasePhase, RollbackRequest
+from weightshift.contracts.release import (
+    Admission,
+    Outcome,
+    ReleasePhase,
+    ReleaseRequest,
+    ReleaseStatus,
+    RollbackRequest,
+)
 from weightshift.contracts.traffic import TrafficSplit
-from weightshift.errors import ArtifactNotReady, InvalidPlan, ReleaseActive, StaleFence, UnknownService
+from weightshift.errors import (
+    ArtifactNotReady,
+    Conflict,
+    InvalidPlan,
+    ReleaseActive,
+    StaleFence,
+    UnknownService,
+)
+from weightshift.way_back import going_back_key
+
+WITHOUT_TIMERS = UNJUDGED_PLAN.model_copy(update={"retain": timedelta()})
+"""An activity that a terminated release left behind stops the skipping of time, so nothing may take any."""
 
 
 async def test_the_first_release_serves_and_has_no_way_back(harness: Harness) -> None:
@@ -40,9 +60,7 @@ async def test_a_terminated_release_is_taken_over(harness: Harness) -> None:
     assert harness.splits()[-1] == "50/50"
     harness.observations.blocked.clear()
     before = len(harness.splits())
-    # The activity that was left behind stops the skipping of time, so nothing may take any.
-    without_timers = UNJUDGED_PLAN.model_copy(update={"retain": timedelta()})
-    assert (await harness.release("v43", without_timers)).outcome is Outcome.PROMOTED
+    assert (await harness.release("v43", WITHOUT_TIMERS)).outcome is Outcome.PROMOTED
     assert harness.splits()[before:][0] == "100/0", "its split is ended before anything else"
     outcomes = [record.outcome for record in await harness.registry.releases(harness.service)]
     assert outcomes[0] is Outcome.PROMOTED
@@ -129,3 +147,73 @@ async def test_what_is_known_of_plan_and_traffic_is_evidence(harness: Harness) -
     result = await harness.release("v43")
     rows = await harness.registry.audit(harness.service, release_id=result.release_id)
     assert any("about 120 requests/s on stable, 0.10% of them failed" in row.summary for row in rows)
+
+
+async def left_in_mid_promotion(harness: Harness) -> None:
+    """Terminate a release of v42 once stable was published it."""
+    harness.fleet.stuck.add("stable-0 v42")
+    await harness.start("v42", WITHOUT_TIMERS)
+    await harness.until_in_real_time(lambda: harness.serves(Cohort.STABLE, "v42"))
+    await harness.environment.client.get_workflow_handle(harness.service.workflow_id).terminate("bad advice")
+    harness.fleet.stuck.clear()
+
+
+async def admitted(harness: Harness, request: ReleaseRequest) -> ReleaseStatus:
+    """Start a release and follow it to its outcome; raises what it was refused with."""
+    await harness.client.start(request)
+    async with asyncio.timeout(20):
+        return await harness.client.wait(harness.service, on_status=lambda status: None)
+
+
+async def test_what_a_terminated_release_left_on_stable_is_no_way_back(harness: Harness) -> None:
+    await left_in_mid_promotion(harness)
+    with pytest.raises(Conflict, match=r"stable was left with v42, which was never promoted; .* rollback"):
+        await admitted(harness, harness.request("v43", WITHOUT_TIMERS))
+    assert not await harness.serves(Cohort.CANARY, "v43")
+    back = harness.request("v41", WITHOUT_TIMERS)
+    back = back.model_copy(update={"request_key": going_back_key(back.release_id)})
+    assert (await admitted(harness, back)).outcome is Outcome.PROMOTED
+    await harness.environment.client.get_workflow_handle(harness.service.workflow_id).result()
+    assert (await admitted(harness, harness.request("v43", WITHOUT_TIMERS))).outcome is Outcome.PROMOTED
+
+
+async def test_where_what_was_promoted_is_rejected_the_rest_is_the_way_back(harness: Harness) -> None:
+    await left_in_mid_promotion(harness)
+    await harness.registry.reject_artifact("ranker", "v41", operator="ci", reason="worse than thought")
+    status = await admitted(harness, harness.request("v43", WITHOUT_TIMERS))
+    assert status.outcome is Outcome.PROMOTED
+    assert any("the way back is v42, which was never promoted" in step.text for step in status.steps)
+
+
+async def test_a_repeat_of_an_admission_holds_on_to_what_it_has(harness: Harness) -> None:
+    request = harness.request("v42")
+    approval = await harness.registry.approve_release(
+        ApprovalRequest(
+            service=harness.service,
+            release_id=request.release_id,
+            artifact_id="v42",
+            operation_id="one",
+            lifetime=timedelta(seconds=1),
+        ),
+        operator="ada",
+    )
+    admission = Admission(
+        request=request.model_copy(update={"approvals": (approval.approval_id,)}), run_id="run"
+    )
+    environment = ActivityEnvironment(client=harness.environment.client)
+    first = await environment.run(harness.admission().admit, admission)
+    clock = datetime.now(UTC) + timedelta(hours=1)
+    harness.traffic.told = ObservedTraffic(requests_per_second=0.5, error_fraction=0.0)
+    later = harness.admission(clock=lambda: clock)
+    again = await environment.run(later.admit, admission)
+    assert (again.epoch, again.approvals) == (first.epoch, first.approvals)
+
+
+async def test_a_repeat_of_a_refused_admission_is_refused(harness: Harness) -> None:
+    await harness.mesh.write(harness.service, TrafficSplit.all_to(Cohort.STABLE), Fence(epoch=99, sequence=1))
+    admission = Admission(request=harness.request("v42"), run_id="run")
+    environment = ActivityEnvironment(client=harness.environment.client)
+    for refusal in ("StaleFence", "Conflict"):
+        with pytest.raises(ApplicationError, match="recover") as refused:
+            await environment.run(harness.admission().admit, admission)
+        assert refused.value.type == refusal

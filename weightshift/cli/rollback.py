@@ -18,6 +18,7 @@ from weightshift.way_back import (
     expedited_plan,
     going_back_key,
     is_settled,
+    never_promoted,
     require_serving,
 )
 
@@ -86,7 +87,8 @@ async def _return_to_earlier(context: Context, client: "ReleaseClient") -> int:
         context.output.result(found, f"nothing to do, {stable.artifact_id} serves: {headline(found)}")
         return 0
     artifact_id = arguments.to or artifact_to_go_back_to(records, stable.artifact_id)
-    if artifact_id == stable.artifact_id and abandoned is None:
+    is_unfinished = abandoned is not None or never_promoted(records, stable.artifact_id)
+    if artifact_id == stable.artifact_id and not is_unfinished:
         raise Conflict(f"{artifact_id} serves already; nothing was changed")
     release_id = str(ULID())
     request = ReleaseRequest(

@@ -127,7 +127,8 @@ def test_an_instance_is_lost_when_silent_missing_or_restarted() -> None:
     assert "restarted" in str(lost_instance(REFERENCES, (healthy[0], state("canary-1", boot_id="2"))))
 
 
-def test_live_instances_are_those_of_a_cohort_that_report_with_what_they_can_carry() -> None:
+def test_live_instances_are_those_of_a_cohort_that_stay_with_what_they_can_carry() -> None:
     states = [state("a", servable_capacity=2.5), state("b", lost=True), state("c", cohort=Cohort.STABLE)]
+    states.append(state("d", draining=True, ready=False))
     (only,) = live_instances(states, Cohort.CANARY)
     assert (only.instance_id, only.capacity) == ("a", 2.5)

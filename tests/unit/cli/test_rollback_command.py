@@ -184,6 +184,7 @@ def test_after_a_take_over_that_failed_the_unfinished_artifact_is_left(
     registry.answers.update(releases=history, targets=serving("v4"))
     assert run(*ROLLBACK).code == 0
     assert releases.calls[0][1].artifact_id == "v3"
+    assert run(*ROLLBACK, "--to", "v4").code == 0, "where v3 cannot serve, what was begun can be finished"
 
 
 def test_a_terminated_first_release_has_nothing_to_go_back_to(

@@ -1,0 +1,67 @@
+"""Who may be admitted, by what the registry has recorded. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from weightshift.contracts.commands import InstanceRef
+from weightshift.contracts.identity import Cohort, Service
+from weightshift.contracts.release import Admission, ReleaseRecord, ReleaseRequest
+from weightshift.contracts.target import Target
+from weightshift.errors import Conflict, NoCanaryCapacity
+from weightshift.way_back import is_going_back, never_promoted, promoted_last
+
+
+@dataclass(frozen=True)
+class LeftUnfinished:
+    """What a release that ended without a word left on stable, and what was promoted before it."""
+
+    service: Service
+    unfinished: str
+    healthy: str
+
+    def refusal(self) -> Conflict:
+        """Return why nothing else may start: its way back would be what was never promoted."""
+        command = f"weightshift release rollback {self.service.model} -e {self.service.environment}"
+        return Conflict(
+            f"stable was left with {self.unfinished}, which was never promoted; `{command}` returns to "
+            f"{self.healthy} first, or with `--to {self.unfinished}` finishes what was begun"
+        )
+
+    def remark(self) -> str:
+        """Return what to tell where nothing else is left to go back to."""
+        return (
+            f"the way back is {self.unfinished}, which was never promoted: {self.healthy}, which was "
+            "promoted last, is rejected"
+        )
+
+
+def left_unfinished(
+    request: ReleaseRequest, records: Sequence[ReleaseRecord], stable: Target | None
+) -> LeftUnfinished | None:
+    """Return what stands in a release's way on stable; nothing stands in the way of going back."""
+    if stable is None or is_going_back(request.request_key):
+        return None
+    healthy = promoted_last(records, default=stable.artifact_id)
+    if not never_promoted(records, stable.artifact_id):
+        return None
+    return LeftUnfinished(request.service, unfinished=stable.artifact_id, healthy=healthy)
+
+
+def holds_lock(admission: Admission, records: Sequence[ReleaseRecord]) -> bool:
+    """Whether an earlier attempt of the same run has taken the lock already, so that this one is a repeat.
+
+    Raises `Conflict` when it was refused after that: the lock is free again.
+    """
+    run = admission.request.release_id, admission.run_id
+    mine = next((one for one in records if (one.release_id, one.run_id) == run), None)
+    if mine is None or mine.outcome is None:
+        return mine is not None
+    raise Conflict(mine.reason)
+
+
+def check_instances(request: ReleaseRequest, instances: Mapping[Cohort, Sequence[InstanceRef]]) -> None:
+    """See that both cohorts report, or are about to be scaled up. Raises `NoCanaryCapacity`."""
+    for cohort in Cohort:
+        is_scaled_up = cohort is Cohort.CANARY and request.plan.canary_replicas is not None
+        if not instances[cohort] and not is_scaled_up:
+            raise NoCanaryCapacity(f"no {cohort} instance of {request.service} reports; start one first")
