@@ -4,14 +4,17 @@ import asyncio
 import json
 import re
 import sys
-from functools import cache
 from urllib.parse import parse_qs, urlsplit
 
+from _crowd_worker import SCRAPE_SECONDS
+
+from runtime.rollout_metrics import latency_buckets
+
 HOST = "127.0.0.1"
-SCRAPE_SECONDS = 10.0
 REQUESTS_PER_SECOND = {"canary": 15, "stable": 285}
 INSTANCES = 2
 _REVISIONS = re.compile(r'revision=~"(\d+)\|(\d+)"')
+_EDGES = latency_buckets()
 _LE = re.compile(r'le=~"([^"]+)"')
 _RANGE = re.compile(r"\[(\d+)ms(?::(\d+)ms)?\]")
 
@@ -42,20 +45,12 @@ def answer(query: str, end: float) -> list[dict[str, object]]:
     return found
 
 
-@cache
-def _edges() -> tuple[float, ...]:
-    # Not at the top: the worker imports this file, and its memory is measured.
-    from runtime.rollout_metrics import latency_buckets
-
-    return latency_buckets()
-
-
 def _wanted(query: str) -> list[float]:
     asked = _LE.search(query)
     if asked is None:
-        return list(_edges())
+        return list(_EDGES)
     names = set(asked[1].split("|"))
-    return [edge for edge in _edges() if f"{edge:g}" in names]
+    return [edge for edge in _EDGES if f"{edge:g}" in names]
 
 
 class _Answering(asyncio.Protocol):

@@ -9,7 +9,6 @@ import sys
 import time
 from datetime import timedelta
 
-from _crowd_prometheus import SCRAPE_SECONDS
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
@@ -29,6 +28,7 @@ from worker import THREAD_SWITCH_SECONDS, Adapters, WorkerSettings, build_worker
 
 ARTIFACTS = ("v41", "v42")
 MODEL = "ranker"
+SCRAPE_SECONDS = 10.0
 _SPAN = re.compile(r"\[(\d+)ms\]$")
 _ENVIRONMENT = re.compile(r'environment="([^"]+)"')
 _READING_ON_MS = 60_000
