@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.manifests import ROOT, Container, all_containers
-from tests.deploy.test_manifests import MADE_BY_PEOPLE
+from tests.deploy.test_references import MADE_BY_PEOPLE
 from tests.unit.docs.test_documented_commands import BLOCK
 from weightshift.cli.main import build_parser
 

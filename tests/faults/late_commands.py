@@ -15,7 +15,7 @@ from temporalio.common import RetryPolicy
 
 from activities.options import CONTROL_QUEUE, mesh_queue
 from weightshift.contracts.commands import MeshWrite, PublishCommand, WaveCommand
-from weightshift.contracts.identity import Cohort, Fence
+from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.target import Publication
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.contracts.wave import WaveRequest, WaveRevocation
@@ -88,21 +88,11 @@ async def commands_of(live: LiveService, serving: str, other: str) -> Commands:
             )
         )
 
-    wave = WaveRequest(
-        service=service,
-        revision=1_000,
-        instance_ids=("stable-0",),
-        lifetime=timedelta(hours=1),
-        fence=fence(4),
-        operation_id="late:4",
-        release_id="late",
-        operator="tests",
-    )
     return Commands(
         shift=MeshWrite(service=service, split=TrafficSplit.with_canary(25), fence=fence(1)),
         publish=publication(2, Cohort.CANARY, other),
         promote=publication(3, Cohort.STABLE, other),
-        wave=WaveCommand(request=wave),
+        wave=WaveCommand(request=_wave(service, fence(4))),
         newer_shift=MeshWrite(service=service, split=TrafficSplit.with_canary(0), fence=fence(5)),
         newer_publications=(
             publication(6, Cohort.CANARY, serving),
@@ -111,6 +101,19 @@ async def commands_of(live: LiveService, serving: str, other: str) -> Commands:
         newer_revocation=WaveRevocation(
             service=service, fence=fence(8), operation_id="late:8", release_id="late", operator="tests"
         ),
+    )
+
+
+def _wave(service: Service, fence: Fence) -> WaveRequest:
+    return WaveRequest(
+        service=service,
+        revision=1_000,
+        instance_ids=("stable-0",),
+        lifetime=timedelta(hours=1),
+        fence=fence,
+        operation_id=f"late:{fence.sequence}",
+        release_id="late",
+        operator="tests",
     )
 
 

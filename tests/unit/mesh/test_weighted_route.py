@@ -1,92 +1,23 @@
 """What is changed in a VirtualService and an HTTPRoute, and what is left alone."""
 
 import copy
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.kubernetes_api.objects import backend, destination, http_route, virtual_service
-from tests.kubernetes_api.patches import json_patch
-from tests.kubernetes_api.schemas import resource_kind
+from tests.kubernetes_api.objects import backend
+from tests.unit.mesh.route_kinds import FENCE, GATEWAY, ISTIO, Kind
 from weightshift.contracts.identity import Fence, Service
 from weightshift.contracts.traffic import MeshState, TrafficSplit
 from weightshift.errors import RouteInvalid
-from weightshift.mesh.command_annotation import ANNOTATION
-from weightshift.mesh.http_route import HttpRouteDialect
-from weightshift.mesh.virtual_service import VirtualServiceDialect
-from weightshift.mesh.weighted_route import Dialect, WeightedRoute
-
-SERVICE = Service(model="ranker", environment="test")
-FENCE = Fence(epoch=3, sequence=1)
-Stored = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One kind of object: how to build one, and what its parts are called."""
-
-    plural: str
-    dialect: Dialect
-    build: Callable[..., Stored]
-    entry: Callable[..., Stored]
-    names: tuple[str, str]
-
-    def stored(self, *weights: int, other: int | None = None, **rule: Any) -> Stored:
-        """Build an object as the API server keeps it."""
-        entries = [self.entry(name, weight) for name, weight in zip(self.names, weights, strict=True)]
-        if other is not None:
-            entries.insert(1, self.entry("shadow", other))
-        return resource_kind(self.plural).admit(self.build(*entries, **rule))
-
-    def route(self, *, rule: str = "predictions", service: Service = SERVICE) -> WeightedRoute:
-        stable, canary = self.names
-        return WeightedRoute(service=service, dialect=self.dialect, rule=rule, stable=stable, canary=canary)
-
-    def written(self, stored: Stored, split: TrafficSplit, fence: Fence = FENCE) -> Stored:
-        """Return the object after a command, as the API server keeps it."""
-        patched = json_patch(stored, self.route().operations(stored, split, fence))
-        return resource_kind(self.plural).admit(patched)
-
-    def rules(self, stored: Stored) -> list[Stored]:
-        rules: list[Stored] = stored["spec"][self.dialect.rules_field]
-        return rules
-
-    def owned(self, stored: Stored) -> Stored:
-        return next(rule for rule in self.rules(stored) if rule.get("name") == "predictions")
-
-    def weights(self, stored: Stored) -> list[int]:
-        return [entry["weight"] for entry in self.owned(stored)[self.dialect.backends_field]]
-
-    def without_ours(self, stored: Stored) -> Stored:
-        """Return the object without what a command may change."""
-        rest = copy.deepcopy(stored)
-        rest["metadata"].get("annotations", {}).pop(ANNOTATION, None)
-        rest["metadata"]["annotations"] = rest["metadata"].get("annotations", {})
-        for entry in self.owned(rest)[self.dialect.backends_field]:
-            if "shadow" not in str(entry):
-                del entry["weight"]
-        return rest
-
-
-ISTIO = Kind("virtualservices", VirtualServiceDialect(), virtual_service, destination, ("stable", "canary"))
-GATEWAY = Kind("httproutes", HttpRouteDialect(), http_route, backend, ("ranker-stable", "ranker-canary"))
 
 splits = (
     st.builds(TrafficSplit.with_canary, st.integers(0, 100))
     | st.builds(TrafficSplit.with_canary, st.integers(0, 100), sticky=st.just(True))
     | st.builds(TrafficSplit.with_canary, st.just(100), mirrored=st.integers(1, 100))
 )
-
-
-@pytest.fixture(params=[ISTIO, GATEWAY], ids=lambda kind: kind.plural)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    found: Kind = request.param
-    return found
 
 
 @pytest.mark.parametrize("kind", [ISTIO, GATEWAY], ids=lambda kind: kind.plural)
@@ -245,61 +176,3 @@ def test_an_old_style_mirror_is_refused_only_where_it_is_in_the_way() -> None:
     ISTIO.written(stored, TrafficSplit.with_canary(100))
     with pytest.raises(RouteInvalid, match="`mirror` of its own"):
         ISTIO.written(stored, TrafficSplit.with_canary(100, mirrored=5))
-
-
-def _set_weights(kind: Kind, stored: Stored, *weights: int) -> None:
-    for entry, weight in zip(kind.owned(stored)[kind.dialect.backends_field], weights, strict=True):
-        entry["weight"] = weight
-
-
-def _drop_mirrors(kind: Kind, stored: Stored) -> None:
-    del kind.owned(stored)["mirrors" if kind is ISTIO else "filters"]
-
-
-def _edit_fence(kind: Kind, stored: Stored) -> None:
-    text = stored["metadata"]["annotations"][ANNOTATION]
-    stored["metadata"]["annotations"][ANNOTATION] = text.replace('"epoch":3', '"epoch":1')
-
-
-def _spoil_annotation(kind: Kind, stored: Stored) -> None:
-    stored["metadata"]["annotations"][ANNOTATION] = "100"
-
-
-def _drop_annotation(kind: Kind, stored: Stored) -> None:
-    del stored["metadata"]["annotations"][ANNOTATION]
-
-
-def _drop_sticky_rule(kind: Kind, stored: Stored) -> None:
-    rules = kind.rules(stored)
-    rules.remove(next(rule for rule in rules if rule.get("name") == "weightshift-sticky-canary"))
-
-
-STICKY = TrafficSplit.with_canary(25, sticky=True)
-MIRRORED = TrafficSplit.with_canary(100, mirrored=5)
-
-
-@pytest.mark.parametrize(
-    ("split", "edit", "told"),
-    [
-        (STICKY, lambda kind, stored: _set_weights(kind, stored, 50, 50), "weights are 50/50.*set 75/25"),
-        (STICKY, lambda kind, stored: _set_weights(kind, stored, 0, 0), "weights are 0/0"),
-        (STICKY, _drop_sticky_rule, "sticky users"),
-        (STICKY, _drop_annotation, "no annotation"),
-        (STICKY, _edit_fence, "was edited"),
-        (STICKY, _spoil_annotation, "cannot be read"),
-        (MIRRORED, _drop_mirrors, "0 % are mirrored.*set 5 %"),
-    ],
-)
-def test_what_somebody_else_changes_is_drift_and_the_next_command_overrides_it(
-    kind: Kind, split: TrafficSplit, edit: Callable[[Kind, Stored], None], told: str
-) -> None:
-    stored = kind.written(kind.stored(100, 0), split)
-    edit(kind, stored)
-    state = kind.route().state_of(stored)
-    assert state.drift is not None
-    assert re.search(told, state.drift)
-    back = kind.written(stored, TrafficSplit.with_canary(0), Fence(epoch=3, sequence=2))
-    assert kind.route().state_of(back) == MeshState(
-        split=TrafficSplit.with_canary(0), fence=Fence(epoch=3, sequence=2)
-    )
-    assert kind.without_ours(back) == kind.without_ours(kind.stored(100, 0))
