@@ -46,6 +46,8 @@ class ReleaseContext(ReleaseStory):
         self.rollback_asked_at: datetime | None = None
         self.rollback_seconds: float | None = None
         self.traffic_is_back = False
+        self.unpublishable: str | None = None
+        self.left_on_stable: str | None = None
         self.interruptible = True
         self.promote_requested = False
         self.breach: str | None = None

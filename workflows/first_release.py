@@ -35,6 +35,6 @@ async def run_first_release(context: ReleaseContext) -> None:
             summary=f"warm-up revision {revision} on {cohort}",
             give_up_after=context.request.plan.load_deadline,
         )
-        context.tell_progress(progress)
+        context.tell_progress(progress, cohort)
     await shift(context, TrafficSplit.all_to(Cohort.STABLE))
     context.settle(Outcome.PROMOTED, f"{artifact} serves; first release, so there is no way back")

@@ -154,7 +154,7 @@ async def prepare_canary(context: ReleaseContext) -> None:
             summary=f"{phase} revision {target.revision} on canary",
             give_up_after=context.request.plan.load_deadline,
         )
-        context.tell_progress(progress)
+        context.tell_progress(progress, Cohort.CANARY)
     context.reload_seconds = _slowest_load(progress)
 
 

@@ -15,6 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from weightshift.contracts.release import Outcome, ReleasePhase
     from weightshift.contracts.target import Publication, Target
     from weightshift.contracts.traffic import TrafficSplit
+    from weightshift.errors import ArtifactNotReady
     from workflows.context import ReleaseContext, wait_out
     from workflows.forward import fleet_wait
     from workflows.notices import notify
@@ -22,6 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.waves import granted_share, revoke_waves
 
 _RESTORE_PAUSE = timedelta(seconds=10)
+_SEALED_OTHERWISE = "where the healthy artifact may not be published, its place is sealed with the candidate"
 
 
 async def roll_back(context: ReleaseContext, reason: str, decided_at: datetime) -> None:
@@ -35,8 +37,7 @@ async def roll_back(context: ReleaseContext, reason: str, decided_at: datetime) 
         await _cut(context, TrafficSplit.all_to(plan.cut_to))
         _traffic_is_back(context, decided_at)
     await _share_out(context, reason)
-    if plan.restore_stable:
-        await _restore_stable(context)
+    if plan.restore_stable and await _restore_stable(context, may_swap=plan.cut_to is not Cohort.STABLE):
         await _cut(context, TrafficSplit.all_to(Cohort.STABLE))
         _traffic_is_back(context, decided_at)
     if plan.seal_canary:
@@ -44,8 +45,11 @@ async def roll_back(context: ReleaseContext, reason: str, decided_at: datetime) 
     by_request = context.rollback_request is not None
     refused = not context.had_traffic and not by_request
     context.traffic_is_back = True
-    if context.split is not None and not context.split.is_terminal:
+    if context.unpublishable:
+        reason = f"{reason}; {_what_remains(context, stable_was_touched=plan.restore_stable)}"
+    elif context.split is not None and not context.split.is_terminal:
         reason = f"{reason}; traffic is left at {context.split} by a newer command, see the mesh"
+    context.position = Position.TAKEN_BACK
     context.settle(Outcome.REFUSED if refused else Outcome.ROLLED_BACK, reason)
 
 
@@ -87,16 +91,49 @@ async def _cut(context: ReleaseContext, split: TrafficSplit) -> None:
     context.tell(f"{shown}: stable/canary {state.split}")
 
 
-async def _seal(context: ReleaseContext, cohort: Cohort) -> Target | None:
-    """Publish the healthy artifact at a higher revision, so that no late candidate can win."""
+def _what_remains(context: ReleaseContext, *, stable_was_touched: bool) -> str:
+    """Say what people have to do where the artifact to go back to may not be published any more."""
+    service = context.request.service
+    serving = context.left_on_stable if stable_was_touched else context.unpublishable
+    return (
+        f"{context.unpublishable} may not be published any more, so stable "
+        f"{f'serves {serving}' if serving else 'is left as it was'} and traffic is {context.split}; release "
+        f"another artifact: weightshift release rollback {service.model} -e {service.environment} "
+        "--to ARTIFACT"
+    )
+
+
+async def _seal(context: ReleaseContext, cohort: Cohort, *, with_candidate: bool = True) -> Target | None:
+    """Publish the healthy artifact at a higher revision, so that no late candidate can win.
+
+    One that was rejected meanwhile is not published again: the candidate is then, as the only other one there
+    is, so that nothing older counts and every instance has one artifact to serve. None where neither may be.
+    """
     healthy = context.admittance.targets.stable
     if healthy is None:
         return None
+    try:
+        return await _publish_seal(context, cohort, healthy.artifact_id)
+    except ActivityError as error:
+        context.tell(f"{cohort} not sealed: {error.cause}")
+        if not _may_not_be_published(error) or not workflow.patched(_SEALED_OTHERWISE):
+            return None
+    context.unpublishable = healthy.artifact_id
+    if not with_candidate:
+        return None
+    try:
+        return await _publish_seal(context, cohort, context.request.artifact_id)
+    except ActivityError as error:
+        context.tell(f"{cohort} not sealed: {error.cause}")
+        return None
+
+
+async def _publish_seal(context: ReleaseContext, cohort: Cohort, artifact_id: str) -> Target:
     fence = context.next_fence()
     publication = Publication(
         service=context.request.service,
         cohort=cohort,
-        artifact_id=healthy.artifact_id,
+        artifact_id=artifact_id,
         raise_serve_floor=cohort is Cohort.CANARY,
         fence=fence,
         operation_id=context.operation_id(fence),
@@ -105,26 +142,26 @@ async def _seal(context: ReleaseContext, cohort: Cohort) -> Target | None:
         reason="rollback",
     )
     command = PublishCommand(publication=publication, evidence=context.evidence)
-    try:
-        target = await context.execute_to_the_end(
-            SEAL, command, summary=f"seal {cohort} with {healthy.artifact_id}"
-        )
-    except ActivityError as error:
-        context.tell(f"{cohort} not sealed: {error.cause}")
-        return None
+    target = await context.execute_to_the_end(SEAL, command, summary=f"seal {cohort} with {artifact_id}")
     context.recorded(command.evidence)
     return target
 
 
-async def _restore_stable(context: ReleaseContext) -> None:
+def _may_not_be_published(error: ActivityError) -> bool:
+    return isinstance(error.cause, ApplicationError) and error.cause.type == ArtifactNotReady.__name__
+
+
+async def _restore_stable(context: ReleaseContext, *, may_swap: bool) -> bool:
     """Have stable serve the healthy artifact again, however long that takes; traffic stays where it is.
 
-    A failure seals anew before the next attempt: a higher revision makes the instances try again.
+    A failure seals anew before the next attempt: a higher revision makes the instances try again. Returns
+    whether traffic may go to stable. Without `may_swap` stable carries it already, and is left as it is
+    where the healthy artifact may not be published.
     """
     while True:
-        target = await _seal(context, Cohort.STABLE)
+        target = await _seal(context, Cohort.STABLE, with_candidate=may_swap)
         if target is None:
-            return
+            return not context.unpublishable
         wait = fleet_wait(
             context, Cohort.STABLE, target.revision, CandidatePhase.DRY_RUNNING, tolerate_lost=True
         )
@@ -136,7 +173,8 @@ async def _restore_stable(context: ReleaseContext) -> None:
             context.tell(f"stable not restored yet: {error.cause}")
             await wait_out(_RESTORE_PAUSE)
             continue
-        return
+        context.left_on_stable = target.artifact_id
+        return True
 
 
 def describe(error: BaseException) -> str:

@@ -10,6 +10,7 @@
 | parachute up | the canary, warm at 0 % | cut to the canary, restore stable, shift there, seal both |
 | the same, on a canary that is too small | the canary, for its share | its share, then as above |
 | first release of a service | nowhere | nothing to go back to |
+| taken back | where it serves | nothing left to do |
 """
 
 import math
@@ -33,6 +34,7 @@ class Position(StrEnum):
     SMALL_PARACHUTE_UP = "small-parachute-up"
     RETIRING = "retiring"
     FIRST_RELEASE = "first-release"
+    TAKEN_BACK = "taken-back"
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ _CACHES_ARE_HEALTHY = RollbackPlan(cut_to=None, restore_stable=True, seal_canary
 _PLANS = {
     Position.UNTOUCHED: _NOTHING,
     Position.FIRST_RELEASE: _NOTHING,
+    Position.TAKEN_BACK: _NOTHING,
     Position.CANARY_PUBLISHED: _STABLE_IS_HEALTHY,
     Position.CANARY_SERVING: _STABLE_IS_HEALTHY,
     Position.STABLE_PUBLISH_IN_FLIGHT: RollbackPlan(
@@ -99,7 +102,7 @@ def way_back(position: Position, reload_seconds: float | None) -> str:
 
     `reload_seconds` is what loading took on the slowest instance, where it was measured.
     """
-    if position is Position.FIRST_RELEASE:
+    if position in (Position.FIRST_RELEASE, Position.TAKEN_BACK):
         return "none"
     if position in _RELOADING:
         return f"reload ~{reload_seconds:.0f} s" if reload_seconds is not None else "reload"

@@ -9,6 +9,7 @@ from temporalio.common import SearchAttributeKey
 with workflow.unsafe.imports_passed_through():
     from weightshift.contracts.commands import FleetProgress
     from weightshift.contracts.evidence import Evidence
+    from weightshift.contracts.identity import Cohort
     from weightshift.contracts.release import Outcome, ReleasePhase, ReleaseRequest, ReleaseStatus, Step
     from weightshift.contracts.traffic import MeshState, TrafficSplit
     from weightshift.contracts.verdict import StageVerdict
@@ -114,11 +115,13 @@ class ReleaseStory:
         self.evidence = (*self.evidence, row)
         workflow.set_current_details(self._markdown())
 
-    def tell_progress(self, progress: FleetProgress) -> None:
-        """Keep what each instance took as evidence."""
+    def tell_progress(self, progress: FleetProgress, cohort: Cohort) -> None:
+        """Keep what each instance of a cohort took as evidence."""
         seconds = [sum(one.phase_seconds.values()) for one in progress.instances]
         self.tell(
-            f"{self.phase}: {len(progress.instances)} instances, slowest {max(seconds, default=0):.1f} s",
+            f"{self.phase}: {len(progress.instances)} {cohort} instances, "
+            f"slowest {max(seconds, default=0):.1f} s",
+            cohort=cohort.value,
             instances=[one.model_dump(mode="json") for one in progress.instances],
         )
 

@@ -82,7 +82,7 @@ async def _swap(context: ReleaseContext, target: Target) -> None:
             summary=f"{context.phase}: wave {number} serves revision {target.revision}",
             give_up_after=context.request.plan.load_deadline,
         )
-        context.tell_progress(progress)
+        context.tell_progress(progress, Cohort.STABLE)
 
 
 async def _grant(context: ReleaseContext, target: Target, wave: tuple[InstanceRef, ...], number: int) -> None:

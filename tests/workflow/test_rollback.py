@@ -23,6 +23,11 @@ async def test_a_breach_rolls_back_and_seals(harness: Harness) -> None:
     assert targets.canary is not None
     assert targets.canary.artifact_id == "v41"
     assert targets.canary.serve_floor == targets.canary.revision, "nothing older may serve on the canary"
+    assert (await harness.client.status(harness.service)).way_back == "none"
+    rows = await harness.registry.audit(harness.service, release_id=result.release_id)
+    assert [row.data["way_back"] for row in rows if "way_back" in row.data][-1] == "none"
+    told = {row.summary.split(",")[0] for row in rows if "instances" in row.data}
+    assert told == {f"{phase}: 2 canary instances" for phase in ("downloading", "verifying", "warming-up")}
 
 
 async def failed_activities(harness: Harness) -> list[str]:

@@ -11,7 +11,7 @@ from weightshift.contracts.commands import InstanceProgress
 from weightshift.contracts.curve import StageCurve
 from weightshift.contracts.evidence import AuditRow
 from weightshift.contracts.plan import Gate, Metric, Plan, ResolvedStage
-from weightshift.contracts.release import ReleaseRecord
+from weightshift.contracts.release import Outcome, ReleaseRecord
 from weightshift.contracts.target import Publication, Target
 from weightshift.contracts.verdict import StageVerdict
 from weightshift.registry.chain import broken_rows
@@ -28,6 +28,8 @@ from weightshift.report.document import (
 )
 
 _SHOWN_QUANTILE = 0.99
+_TAKEN_BACK = (Outcome.ROLLED_BACK, Outcome.REFUSED)
+"""After these what served before serves, so that there is nothing to go back from."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -60,7 +62,7 @@ def assemble(
         started_at=record.started_at,
         finished_at=record.finished_at,
         duration_seconds=(ended - record.started_at).total_seconds(),
-        way_back=reader.way_back(),
+        way_back="none" if record.outcome in _TAKEN_BACK else reader.way_back(),
         request_key=record.request_key,
         splits=tuple(reader.splits()),
         stages=reader.stages(),

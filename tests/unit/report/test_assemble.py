@@ -15,14 +15,14 @@ def test_the_header_says_who_what_why_and_the_way_back(
     report = assemble(record, rows(), now=after(500))
     assert (report.operator, report.artifact_id, report.replaces) == ("ada", "v2", "v1")
     assert (report.why, report.outcome) == ("better ranking", Outcome.ROLLED_BACK)
-    assert (report.duration_seconds, report.way_back) == (100.0, "instant")
+    assert (report.duration_seconds, report.way_back) == (100.0, "none")
     assert report.notes == ()
 
 
 def test_a_running_release_lasts_until_now(record: ReleaseRecord, rows: Callable[[], Rows]) -> None:
     running = record.model_copy(update={"outcome": None, "finished_at": None})
     report = assemble(running, rows(), now=after(500))
-    assert (report.outcome, report.duration_seconds) == (None, 500.0)
+    assert (report.outcome, report.duration_seconds, report.way_back) == (None, 500.0, "instant")
 
 
 def test_steps_and_splits_are_at_the_time_they_happened(
@@ -93,6 +93,7 @@ def test_what_another_build_wrote_is_left_out_and_named(record: ReleaseRecord, c
 
 
 def test_without_any_row_the_report_says_so(record: ReleaseRecord) -> None:
-    report = assemble(record, (), now=after(500))
+    running = record.model_copy(update={"outcome": None})
+    report = assemble(running, (), now=after(500))
     assert report.notes == ("The audit chain holds nothing of this release.",)
     assert (report.steps, report.way_back) == ((), "not recorded")
