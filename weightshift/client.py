@@ -1,11 +1,12 @@
 """The typed façade over Temporal: starts, steers and asks releases. Owns ids and policies."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self, TypeVar
 
 from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import (
     Client,
@@ -48,6 +49,8 @@ ARTIFACT_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseArtifact")
 STAGE_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseStage")
 _POLL_SECONDS = 0.25
 _ANSWER_SECONDS = 30.0
+_LONGEST_SILENCE = timedelta(seconds=90)
+"""A poll lasts a minute; who has not begun another by then, clocks that differ allowed for, is gone."""
 _NOBODY = Intervention()
 
 
@@ -156,8 +159,9 @@ class ReleaseClient:
         return None
 
     async def workers(self) -> int:
-        """Return how many workers ask Temporal for releases, at least in the last minutes.
+        """Return how many workers asked Temporal for releases within the length of one poll.
 
+        Temporal remembers those that are gone for minutes.
         Raises `TemporalUnreachable`, also for a namespace that does not exist.
         """
         request = DescribeTaskQueueRequest(
@@ -169,7 +173,7 @@ class ReleaseClient:
             found = await self._client.workflow_service.describe_task_queue(request)
         except RPCError as error:
             raise _unreachable(error) from error
-        return len({poller.identity for poller in found.pollers})
+        return count_living(found.pollers, datetime.now(UTC))
 
     async def rollback(self, service: Service, rollback: RollbackRequest) -> ReleaseStatus:
         """Take traffic back, and answer when the mesh shows it.
@@ -240,11 +244,26 @@ class ReleaseClient:
             raise _typed(error.cause) from error
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
-                raise errors.UnknownService(f"no release of {service} is running") from error
+                raise errors.UnknownService(
+                    f"no release of {service} is running; `weightshift release list {service.model} "
+                    f"-e {service.environment}` shows those that were"
+                ) from error
+            if error.status is RPCStatusCode.DEADLINE_EXCEEDED:
+                raise errors.TemporalUnreachable(
+                    "no worker has answered, or Temporal is away; "
+                    "`weightshift doctor` and the worker's log say why"
+                ) from error
             raise _unreachable(error) from error
         except WorkflowUpdateRPCTimeoutOrCancelledError as error:
             # Also what the SDK makes of a deadline of ours.
             raise errors.TemporalUnreachable("no worker answers; start one and ask again") from error
+
+
+def count_living(pollers: Iterable[PollerInfo], now: datetime) -> int:
+    """Count workers that have asked for work lately enough to be there still."""
+    since = now - _LONGEST_SILENCE
+    living = (one for one in pollers if one.last_access_time.ToDatetime(tzinfo=UTC) >= since)
+    return len({poller.identity for poller in living})
 
 
 def _unreachable(error: RPCError) -> errors.TemporalUnreachable:

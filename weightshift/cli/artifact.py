@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def add_commands(groups: Commands) -> None:
         reject,
         "forbid an artifact for ever",
         positionals=one,
-        options=(REASON, *REGISTRY),
+        options=(replace(REASON, required=True), *REGISTRY),
     )
 
 

@@ -108,7 +108,11 @@ async def verify(context: Context) -> int:
     async with context.connections.registry(arguments) as registry:
         found = await verify_chain(registry.audit_page, arguments.environment, known=known)
     if isinstance(found, AuditHead):
-        text = f"the chain of {arguments.environment} is whole: {found.sequence} rows, head {found.hash}"
+        text = (
+            f"the chain of {arguments.environment} is whole: {found.sequence} rows, head {found.hash}"
+            if found.sequence
+            else f"nothing is recorded in {arguments.environment}; check the environment's name"
+        )
         context.output.result({"whole": True, "head": found}, text)
         return 0
     text = f"the chain of {arguments.environment} is broken at row {found.sequence}: {found.problem}"

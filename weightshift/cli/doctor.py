@@ -171,7 +171,7 @@ async def _mesh(context: Context) -> str:
     """Read a split; without a model that of one nobody has, which tells that the mesh answers."""
     arguments = context.arguments
     if bool(arguments.model) != bool(arguments.environment):
-        raise InvalidInput("--model and --environment go together")
+        raise InvalidInput("--model and --environment go together: give both, or neither")
     mesh = context.connections.mesh()
     try:
         if arguments.model:

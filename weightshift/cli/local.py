@@ -9,6 +9,8 @@ from rich.console import RenderableType
 from weightshift.cli.context import Context
 from weightshift.cli.options import DIRECTORY, Commands, add_command, add_group
 from weightshift.cli.output import table
+from weightshift.cli.traffic import OPTIONS as TRAFFIC_OPTIONS
+from weightshift.cli.traffic import traffic
 from weightshift.errors import WeightshiftError
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ def add_commands(groups: Commands) -> None:
     add_command(commands, "up", up, "start the local stack")
     add_command(commands, "down", down, "end the local stack; its data stays")
     add_command(commands, "status", status, "show the local stack")
+    add_command(commands, "traffic", traffic, "send checked requests to it", options=TRAFFIC_OPTIONS)
 
 
 async def up(context: Context) -> int:
@@ -28,6 +31,12 @@ async def up(context: Context) -> int:
     from weightshift.local import control  # noqa: PLC0415 - heavy, and only this group needs it
 
     directory = context.arguments.dir
+    before = control.status(directory)
+    if before.running:
+        context.output.result(
+            before, f"the local stack in {directory} runs already", overview(before), _next_step(directory)
+        )
+        return 0
     context.output.line(
         f"starting the local stack in {directory}: databases, Envoy, Prometheus, registry, worker and four "
         f"runtimes; half a minute or so, logs in {directory}/logs"
@@ -42,9 +51,12 @@ async def down(context: Context) -> int:
     from weightshift.local import control  # noqa: PLC0415
 
     directory = context.arguments.dir
-    active = await _active_release(control.status(directory))
+    before = control.status(directory)
+    active = await _active_release(before)
     state = await control.down(directory)
-    context.output.result(state, f"the local stack in {directory} is down")
+    context.output.result(
+        state, f"the local stack in {directory} is down" if before.supervisor_pid else overview(state)
+    )
     if active is not None:
         context.output.warning(f"{active} was in progress; it goes on when the stack is up again")
     return 0
@@ -75,14 +87,21 @@ async def status(context: Context) -> int:
     from weightshift.local import control  # noqa: PLC0415
 
     state = control.status(context.arguments.dir)
-    context.output.result(state, overview(state))
+    ended = [name for name, lives in state.processes.items() if not lives]
+    advice = (
+        [f"{', '.join(ended)} ended: `weightshift local down`, then `up`; its log says why"] if ended else []
+    )
+    context.output.result(state, overview(state), *advice)
     return 0
 
 
 def overview(state: "StackStatus") -> RenderableType:
     """Return every process and address of a stack."""
     if state.addresses is None:
-        return f"no local stack runs in {state.directory}"
+        return (
+            f"no local stack runs in {state.directory}; `weightshift local up` starts one, and --dir names "
+            "the directory of another"
+        )
     addresses = state.addresses.model_dump()
     flat = {name: value for name, value in addresses.items() if isinstance(value, str)}
     for group in (value for value in addresses.values() if isinstance(value, dict)):

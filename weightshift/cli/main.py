@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None, *, connections: Connections | N
         output.line("interrupted")
         return _EXIT_INTERRUPTED
     except (Unreachable, Unauthorised) as error:
-        output.error(error, f"{error}{_without_stack(parsed)}")
+        output.error(error, f"{str(error).rstrip('.')}{_without_stack(parsed)}")
         return error.exit_code
     except Exception as error:
         return _report(output, error)
@@ -94,8 +94,8 @@ def _without_stack(parsed: argparse.Namespace) -> str:
     if any(name in os.environ for name in _PLACES):
         return ""
     return (
-        f" No local stack runs in {parsed.dir}: start one with `weightshift local up`, or name the directory "
-        "of a running one with --dir."
+        f". No local stack runs in {parsed.dir}: start one with `weightshift local up`, or name the "
+        "directory of a running one with --dir."
     )
 
 

@@ -104,7 +104,7 @@ def next_step(status: ReleaseStatus) -> str:
     where = f"{status.service.model} -e {status.service.environment}"
     if status.phase is ReleasePhase.AWAITING_APPROVAL:
         return f"next: weightshift release approve {where}, then watch; or rollback"
-    return f"next: weightshift release resume {where}, or promote, or rollback"
+    return f"next: wait for evidence, weightshift release promote {where}, or rollback"
 
 
 def record_rows(records: Sequence[ReleaseRecord]) -> list[tuple[object, ...]]:

@@ -43,7 +43,7 @@ def read_state(directory: Path) -> StackState | None:
     path = state_file(directory)
     try:
         state = StackState.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValidationError) as error:
         raise LocalStackError(f"{path} cannot be read ({type(error).__name__}); remove it") from error

@@ -1,10 +1,13 @@
 import asyncio
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from temporalio.api.taskqueue.v1 import PollerInfo
 
+from weightshift.client import count_living
 from weightshift.contracts.identity import Fence, Service
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.errors import MeshUnreachable, MetricsUnreachable, TemporalUnreachable, Unauthorised
@@ -108,3 +111,15 @@ def test_no_password_is_shown(run: Run, prometheus: FakePrometheus) -> None:
     found = findings(result)["prometheus"]
     assert "hidden" not in result.out
     assert (found["address"], found["ok"], result.code) == ("http://prometheus:9090", False, 2)
+
+
+def test_a_worker_that_has_not_asked_for_long_is_gone() -> None:
+    now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+    def poller(identity: str, seconds_ago: int) -> PollerInfo:
+        found = PollerInfo(identity=identity)
+        found.last_access_time.FromDatetime(now - timedelta(seconds=seconds_ago))
+        return found
+
+    assert count_living([poller("a", 61), poller("a", 3), poller("b", 300)], now) == 1
+    assert count_living([poller("b", 300)], now) == 0

@@ -12,7 +12,7 @@ from weightshift.local import demo as demo_module
 from weightshift.local.addresses import Addresses
 from weightshift.local.demo_report import DemoFigures, DemoRelease
 from weightshift.local.identity import own_identity
-from weightshift.local.state import StackState, write_state
+from weightshift.local.state import StackState, read_state, write_state
 
 Run = Callable[..., Any]
 
@@ -69,7 +69,27 @@ def test_status_shows_addresses_and_no_secret(run: Run, stack: Path) -> None:
 def test_without_a_stack_status_says_so_and_down_is_harmless(run: Run, tmp_path: Path) -> None:
     directory = str(tmp_path / "none")
     assert "no local stack runs in" in run("local", "status", "--dir", directory).out
-    assert run("local", "down", "--dir", directory).code == 0
+    down = run("local", "down", "--dir", directory)
+    assert down.code == 0
+    assert f"no local stack runs in {directory}; `weightshift local up` starts one" in down.out
+
+
+def test_a_stack_that_runs_already_is_left_alone(run: Run, stack: Path) -> None:
+    result = run("local", "up", "--dir", str(stack))
+    assert result.code == 0
+    assert "runs already" in result.out
+    assert "starting" not in result.out
+
+
+def test_a_process_that_ended_is_named_with_what_to_do(run: Run, stack: Path) -> None:
+    assert "`weightshift local down`" not in run("local", "status", "--dir", str(stack)).out
+    state = read_state(stack)
+    assert state is not None
+    gone = state.processes["stable-0"].model_copy(update={"started": -1})
+    write_state(stack, state.model_copy(update={"processes": {"worker": gone}}))
+    assert (
+        "worker ended: `weightshift local down`, then `up`" in run("local", "status", "--dir", str(stack)).out
+    )
 
 
 def figures(**changes: Any) -> DemoFigures:

@@ -38,7 +38,7 @@ def test_the_commands_are_these() -> None:
             *(f"audit {verb}" for verb in ("show", "verify", "head")),
             *(f"token {verb}" for verb in ("issue", "list", "revoke")),
             *("registry migrate", "registry recover"),
-            *(f"local {verb}" for verb in ("up", "down", "status")),
+            *(f"local {verb}" for verb in ("up", "down", "status", "traffic")),
         ]
     )
 

@@ -59,6 +59,9 @@ def test_decisions_reach_the_registry(run: Run, registry: Any) -> None:
             ),
         ),
     )
+    silent = run("artifact", "reject", "ranker", "v2")
+    assert silent.code == 2
+    assert "reason: give --reason" in silent.err
     out = run("artifact", "reject", "ranker", "v2", "--reason", "biased").out
     assert "is rejected" in out
     assert "test/ranker stable: desired at revision 7, served by gpu-0, gpu-1" in out
@@ -209,6 +212,13 @@ def test_a_whole_chain_is_verified_and_its_head_shown(run: Run, registry: Any, t
     exported = tmp_path / "head.json"
     exported.write_text(run("audit", "head", "-e", "test", "--json").out)
     assert run("audit", "verify", "-e", "test", "--head", str(exported)).code == 0
+
+
+def test_a_chain_of_nothing_asks_for_the_name(run: Run, registry: Any) -> None:
+    registry.answers["audit_page"] = paging([])
+    result = run("audit", "verify", "-e", "tset")
+    assert result.code == 0
+    assert "nothing is recorded in tset; check the environment's name" in result.out
 
 
 def test_a_broken_chain_names_its_first_broken_row(run: Run, registry: Any, tmp_path: Path) -> None:

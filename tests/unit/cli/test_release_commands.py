@@ -166,7 +166,7 @@ def test_following_a_held_release_ends_with_what_to_do(run: Run, releases: Any, 
     result = run("release", "watch", *IN_TEST)
     assert result.code == 6
     assert "12 of 200 samples (held)" in result.out
-    assert "next: weightshift release resume ranker -e test" in result.out
+    assert "next: wait for evidence, weightshift release promote ranker -e test, or rollback" in result.out
 
 
 def test_status_shows_split_verdict_and_the_way_back(run: Run, releases: Any, make_status: Any) -> None:
