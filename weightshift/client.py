@@ -23,7 +23,7 @@ from temporalio.common import (
     TypedSearchAttributes,
     WorkflowIDConflictPolicy,
 )
-from temporalio.exceptions import ApplicationError, FailureError, WorkflowAlreadyStartedError
+from temporalio.exceptions import TerminatedError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from weightshift import errors
@@ -31,20 +31,25 @@ from weightshift.contracts.identity import Service
 from weightshift.contracts.release import (
     GivenApproval,
     Intervention,
+    ReleaseRecord,
     ReleaseRequest,
     ReleaseResult,
     ReleaseStatus,
     RollbackRequest,
+)
+from weightshift.refused_releases import (
+    ENVIRONMENT_ATTRIBUTE,
+    MODEL_ATTRIBUTE,
+    WORKFLOW,
+    refused_releases,
+    typed_error,
 )
 from weightshift.settings import TemporalSettings
 from weightshift.temporal_connection import connect
 
 Answer = TypeVar("Answer")
 
-WORKFLOW = "Release"
 TASK_QUEUE = "weightshift"
-MODEL_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseModel")
-ENVIRONMENT_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseEnvironment")
 ARTIFACT_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseArtifact")
 STAGE_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseStage")
 _POLL_SECONDS = 0.25
@@ -52,6 +57,8 @@ _ANSWER_SECONDS = 30.0
 _LONGEST_SILENCE = timedelta(seconds=90)
 """A poll lasts a minute; who has not begun another by then, clocks that differ allowed for, is gone."""
 _NOBODY = Intervention()
+_STUCK = "Workflow Task in failed state"
+"""What Temporal says where the worker cannot take a workflow any further."""
 
 
 class ReleaseClient:
@@ -131,7 +138,9 @@ class ReleaseClient:
         try:
             result: ReleaseResult = await self._handle(service, ReleaseResult).result()
         except WorkflowFailureError as error:
-            raise _typed(error.cause) from error
+            if isinstance(error.cause, TerminatedError):
+                raise _terminated(service, error.cause) from error
+            raise typed_error(error.cause) from error
         except RPCError as error:
             raise _unreachable(error) from error
         return result
@@ -149,7 +158,7 @@ class ReleaseClient:
         return description.typed_search_attributes.get(ARTIFACT_ATTRIBUTE, "")
 
     async def refusal(self, service: Service) -> errors.WeightshiftError | None:
-        """Return what the newest release failed with, without an outcome of its own; None if it did not."""
+        """Return what the newest release failed with, or that it was terminated; None if neither."""
         try:
             await self._raise_if_failed(service)
         except errors.Unreachable:
@@ -157,6 +166,13 @@ class ReleaseClient:
         except errors.WeightshiftError as error:
             return error
         return None
+
+    async def refused(self, service: Service) -> tuple[ReleaseRecord, ...]:
+        """Return the newest releases that were refused at admission, as far as Temporal remembers them."""
+        try:
+            return await refused_releases(self._client, service)
+        except RPCError as error:
+            raise _unreachable(error) from error
 
     async def workers(self) -> int:
         """Return how many workers asked Temporal for releases within the length of one poll.
@@ -241,13 +257,15 @@ class ReleaseClient:
         try:
             return await call
         except (WorkflowQueryFailedError, WorkflowUpdateFailedError) as error:
-            raise _typed(error.cause) from error
+            raise typed_error(error.cause) from error
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 raise errors.UnknownService(
                     f"no release of {service} is running; `weightshift release list {service.model} "
                     f"-e {service.environment}` shows those that were"
                 ) from error
+            if _STUCK in error.message:
+                raise _stuck(service) from error
             if error.status is RPCStatusCode.DEADLINE_EXCEEDED:
                 raise errors.TemporalUnreachable(
                     "no worker has answered, or Temporal is away; "
@@ -270,15 +288,16 @@ def _unreachable(error: RPCError) -> errors.TemporalUnreachable:
     return errors.TemporalUnreachable(f"Temporal did not answer: {error.message}")
 
 
-def _typed(error: BaseException | None) -> errors.WeightshiftError:
-    """Return the error of ours that a Temporal failure carries by its type's name."""
-    cause = error
-    while isinstance(cause, FailureError):
-        if isinstance(cause, ApplicationError):
-            known = getattr(errors, cause.type or "", None)
-            if isinstance(known, type) and issubclass(known, errors.WeightshiftError):
-                return known(cause.message)
-        if cause.cause is None:
-            break
-        cause = cause.cause
-    return errors.WeightshiftError(str(cause or "the release failed"))
+def _stuck(service: Service) -> errors.ReleaseStuck:
+    return errors.ReleaseStuck(
+        f"the release of {service} is stuck: its worker fails at the next step, see its log; traffic "
+        "stays as it is until a worker runs that can go on, or take it back with `weightshift release "
+        f"rollback {service.model} -e {service.environment} --break-glass`"
+    )
+
+
+def _terminated(service: Service, cause: TerminatedError) -> errors.ReleaseTerminated:
+    return errors.ReleaseTerminated(
+        f"it was terminated ({cause.message}), which runs no rollback: traffic and targets are as they were "
+        f"left; next: weightshift release rollback {service.model} -e {service.environment}"
+    )

@@ -161,6 +161,14 @@ class TemporalUnreachable(Unreachable):
     """Temporal does not answer."""
 
 
+class ReleaseStuck(TemporalUnreachable):
+    """The release's worker fails to take it any further."""
+
+
+class ReleaseTerminated(WeightshiftError):
+    """The release was terminated, which runs no rollback."""
+
+
 class MeshConfirmationTimeout(Unreachable):
     """The mesh accepted the split but does not show it."""
 

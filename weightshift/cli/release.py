@@ -26,8 +26,10 @@ from weightshift.cli.plan_file import read_plan
 from weightshift.cli.release_view import (
     EXIT_CODES,
     describe,
+    ended_otherwise,
     headline,
     record_rows,
+    with_refused,
 )
 from weightshift.cli.report import OPTIONS as REPORT_OPTIONS
 from weightshift.cli.report import report
@@ -36,13 +38,12 @@ from weightshift.cli.rollback import rollback
 from weightshift.contracts.plan import Plan
 from weightshift.contracts.release import (
     Intervention,
-    Outcome,
     ReleasePhase,
     ReleaseRecord,
     ReleaseRequest,
     ReleaseStatus,
 )
-from weightshift.errors import Conflict, InvalidInput, ReleaseActive
+from weightshift.errors import Conflict, InvalidInput, ReleaseActive, TemporalUnreachable
 
 if TYPE_CHECKING:
     pass
@@ -122,7 +123,7 @@ def _add_records(commands: Commands) -> None:
         show_all,
         "list a model's releases",
         positionals=["model"],
-        options=(ENVIRONMENT, *REGISTRY),
+        options=(ENVIRONMENT, *TEMPORAL, *REGISTRY),
     )
     add_command(
         commands,
@@ -234,11 +235,8 @@ async def status(context: Context) -> int:
     """Show the newest release."""
     client = await context.connections.releases(context.arguments)
     found = await client.status(context.service)
-    if found.phase is ReleasePhase.ADMITTING and (refusal := await client.refusal(context.service)):
-        # Refused at admission it never held the lock: the registry has no record, the workflow failed.
-        found = found.model_copy(
-            update={"phase": ReleasePhase.DONE, "outcome": Outcome.REFUSED, "reason": str(refusal)}
-        )
+    if found.phase is not ReleasePhase.DONE and (problem := await client.refusal(context.service)):
+        found = ended_otherwise(found, problem)
     context.output.result(found, describe(found))
     return 0
 
@@ -278,11 +276,18 @@ def _acknowledge(context: Context, found: ReleaseStatus) -> int:
 async def show_all(context: Context) -> int:
     """List a model's releases, newest first."""
     async with context.connections.registry(context.arguments) as registry:
-        records = await registry.releases(context.service)
+        records = with_refused(await registry.releases(context.service), await _refused(context))
     columns = ("RELEASE", "ARTIFACT", "OUTCOME", "OPERATOR", "STARTED", "FINISHED", "REASON")
-    empty = (
-        f"no release of {context.service} is recorded; one that was refused at admission is shown by "
-        "`weightshift release status`"
-    )
+    empty = f"no release of {context.service} is recorded"
     context.output.result({"releases": records}, table(columns, record_rows(records), empty=empty))
     return 0
+
+
+async def _refused(context: Context) -> tuple[ReleaseRecord, ...]:
+    """Return what was refused at admission; the list is worth something without it."""
+    try:
+        client = await context.connections.releases(context.arguments)
+        return await client.refused(context.service)
+    except TemporalUnreachable as error:
+        context.output.warning(f"releases that were refused at admission are not listed: {error}")
+        return ()

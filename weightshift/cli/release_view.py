@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from weightshift.contracts.release import Outcome, ReleasePhase, ReleaseRecord, ReleaseStatus, Step
+from weightshift.errors import ReleaseTerminated, WeightshiftError
 
 EXIT_CODES = {Outcome.PROMOTED: 0, Outcome.ROLLED_BACK: 3, Outcome.REFUSED: 3, Outcome.ABANDONED: 1}
 EXIT_CODE_HELD = 6
@@ -46,6 +47,27 @@ def headline(status: ReleaseStatus) -> str:
     return f"{status.service} {status.artifact_id} {state}{paused}{waiting}{reason}"
 
 
+def ended_otherwise(status: ReleaseStatus, problem: WeightshiftError) -> ReleaseStatus:
+    """Return the status of a release that can say no more: it was refused at admission, or terminated.
+
+    A terminated one stays in the phase that it was in.
+    """
+    if isinstance(problem, ReleaseTerminated):
+        changes = {"outcome": Outcome.ABANDONED, "held": False, "paused": False, "waiting_for": ""}
+    else:
+        changes = {"outcome": Outcome.REFUSED, "phase": ReleasePhase.DONE}
+    return status.model_copy(update={**changes, "reason": str(problem)})
+
+
+def with_refused(
+    records: Sequence[ReleaseRecord], refused: Sequence[ReleaseRecord]
+) -> tuple[ReleaseRecord, ...]:
+    """Return the registry's releases and those that it never admitted, newest first."""
+    known = {record.release_id for record in records}
+    others = [record for record in refused if record.release_id not in known]
+    return tuple(sorted((*records, *others), key=lambda record: record.started_at, reverse=True))
+
+
 def describe(status: ReleaseStatus) -> RenderableType:
     """Return everything a status says, for a terminal."""
     facts = Table.grid(padding=(0, 2))
@@ -66,6 +88,7 @@ def _facts(status: ReleaseStatus) -> list[tuple[str, Text]]:
             "phase",
             Text(
                 f"{status.phase}{stage}{', held' if status.held else ''}{', paused' if status.paused else ''}"
+                f"{', terminated' if status.outcome is Outcome.ABANDONED else ''}"
             ),
         ),
         ("traffic", Text("not read yet" if status.split is None else _split_bar(status))),
@@ -90,13 +113,16 @@ def _way_back(status: ReleaseStatus) -> str:
     """Return what going back would cost; a release that was taken back has nothing left to go back from."""
     if status.outcome in (Outcome.ROLLED_BACK, Outcome.REFUSED):
         return "none needed: what served before serves"
+    if status.outcome is Outcome.ABANDONED:
+        return f"weightshift release rollback {status.service.model} -e {status.service.environment}"
     return status.way_back
 
 
 def _split_bar(status: ReleaseStatus) -> str:
     canary = 0 if status.split is None else status.split.canary
     filled = round(canary / 5)
-    return f"canary {'#' * filled}{'.' * (20 - filled)} {canary} %"
+    since = ", as last read back" if status.outcome is Outcome.ABANDONED else ""
+    return f"canary {'#' * filled}{'.' * (20 - filled)} {canary} %{since}"
 
 
 def next_step(status: ReleaseStatus) -> str:

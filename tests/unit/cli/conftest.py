@@ -17,6 +17,7 @@ from weightshift.contracts.identity import Service
 from weightshift.contracts.release import (
     Intervention,
     ReleasePhase,
+    ReleaseRecord,
     ReleaseRequest,
     ReleaseStatus,
     RollbackRequest,
@@ -60,7 +61,8 @@ class FakeReleases:
         self.failure: Exception | None = None
         self.active: str | None = "v2"
         self.polling = 1
-        self.refused: WeightshiftError | None = None
+        self.refusal_of: WeightshiftError | None = None
+        self.refusals: tuple[ReleaseRecord, ...] = ()
 
     async def start(self, request: ReleaseRequest) -> None:
         self._note("start", request)
@@ -83,7 +85,11 @@ class FakeReleases:
         return self.statuses[-1]
 
     async def refusal(self, service: Service) -> WeightshiftError | None:
-        return self.refused
+        return self.refusal_of
+
+    async def refused(self, service: Service) -> tuple[ReleaseRecord, ...]:
+        self._note("refused", service)
+        return self.refusals
 
     async def workers(self) -> int:
         self._note("workers")

@@ -13,7 +13,7 @@ from weightshift.contracts.identity import Service
 from weightshift.contracts.release import Intervention, Outcome, ReleasePhase, ReleaseRecord
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.contracts.verdict import GateResult, GateVerdict, StageOutcome, StageVerdict
-from weightshift.errors import InvalidPlan, ReleaseActive, TemporalUnreachable
+from weightshift.errors import InvalidPlan, ReleaseActive, ReleaseTerminated, TemporalUnreachable
 
 Run = Callable[..., Any]
 SERVICE = Service(model="ranker", environment="test")
@@ -233,10 +233,46 @@ def test_an_impossible_name_is_bad_input(run: Run, releases: Any) -> None:
 
 def test_a_release_refused_at_admission_is_shown(run: Run, releases: Any, make_status: Any) -> None:
     releases.statuses = [make_status(phase=ReleasePhase.ADMITTING)]
-    releases.refused = InvalidPlan("min_samples: 200 cannot be reached")
+    releases.refusal_of = InvalidPlan("min_samples: 200 cannot be reached")
     result = run("release", "status", *IN_TEST, "--json")
     assert (result.code, json.loads(result.out)["outcome"]) == (0, "refused")
     assert "cannot be reached" in result.out
+
+
+def test_a_terminated_release_says_so_and_what_is_next(run: Run, releases: Any, make_status: Any) -> None:
+    releases.statuses = [make_status(held=True, waiting_for="evidence")]
+    releases.refusal_of = ReleaseTerminated("it was terminated (bad advice); next: roll back")
+    result = run("release", "status", *IN_TEST)
+    assert "observing 5 %, terminated" in result.out
+    assert "5 %, as last read back" in result.out
+    assert "weightshift release rollback ranker -e test" in result.out
+    assert "waiting for" not in result.out
+    document = json.loads(run("release", "status", *IN_TEST, "--json").out)
+    assert (document["outcome"], document["held"]) == ("abandoned", False)
+
+
+def test_what_was_refused_at_admission_is_listed_once(run: Run, releases: Any, registry: Any) -> None:
+    known, refused, earlier = (
+        ReleaseRecord(
+            release_id=f"R{day}",
+            service=SERVICE,
+            artifact_id="v2",
+            operator="ada",
+            epoch=0,
+            outcome=Outcome.REFUSED,
+            reason=f"because {day}",
+            started_at=datetime(2026, 1, day, tzinfo=UTC),
+        )
+        for day in (3, 2, 1)
+    )
+    registry.answers["releases"] = (known, earlier)
+    releases.refusals = (known.model_copy(update={"reason": "twice"}), refused)
+    listed = json.loads(run("release", "list", *IN_TEST, "--json").out)["releases"]
+    assert [one["reason"] for one in listed] == ["because 3", "because 2", "because 1"]
+    releases.failure = TemporalUnreachable("Temporal is away")
+    result = run("release", "list", *IN_TEST)
+    assert ("because 3" in result.out, "because 2" in result.out) == (True, False)
+    assert "not listed: Temporal is away" in result.err
 
 
 @pytest.mark.parametrize("outcome", [Outcome.ROLLED_BACK, Outcome.REFUSED])

@@ -28,7 +28,13 @@ def _registry(connections: FakeConnections, registry: FakeRegistry, monkeypatch:
 def test_the_report_is_text_for_people(run: Run) -> None:
     result = run("release", "report", "R1", "-e", "test")
     assert result.code == 0
-    for expected in ("rolled-back: gate error_rate", "in place of v1", "better ranking", "5 %", "instant"):
+    for expected in (
+        "rolled-back: gate error_rate",
+        "in place of v1",
+        "better ranking",
+        "5 %",
+        "way back  none",
+    ):
         assert expected in result.out
     assert "Prometheus did not answer" in result.out
 
