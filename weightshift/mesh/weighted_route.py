@@ -83,12 +83,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class Found:
-    """The one rule with both backends, and where it is."""
+    """The one rule with our backends, and where it is; `canary` is None where the owner took it out."""
 
     rules: list[Object]
     index: int
     stable: int
-    canary: int
+    canary: int | None
 
     @property
     def rule(self) -> Object:
@@ -117,8 +117,13 @@ class WeightedRoute:
         return recorded.state
 
     def operations(self, stored: Object, split: TrafficSplit, fence: Fence) -> list[Operation]:
-        """Return the JSON patch that makes an object do a split. Raises `RouteInvalid`."""
+        """Return the JSON patch that makes an object do a split. Raises `RouteInvalid`.
+
+        Without the canary's backend all can go to stable, and nothing else.
+        """
         found = self._find(stored)
+        if found.canary is None and split.canary:
+            raise self._not_one(0, self._names[1])
         share = self._share(found, read_annotation(self._service, stored))
         return [
             *self._rule_operations(found, split, share),
@@ -131,30 +136,39 @@ class WeightedRoute:
         rules = stored.get("spec", {}).get(self._dialect.rules_field) or []
         if not rules:
             raise RouteInvalid(self._dialect.describe(stored))
-        named = [
-            index
-            for index, rule in enumerate(rules)
-            if rule.get("name") not in _STICKY and self._is_ours(rule)
-        ]
+        # Where the owner took the canary out, stable alone tells the rule: all must find its way back to it.
+        named = self._ours(rules, self._names) or self._ours(rules, self._names[:1])
         if len(named) != 1:
             wanted = f"named {self._rule}" if self._rule else f"with both {' and '.join(self._names)}"
             raise RouteInvalid(f"{len(named)} rules {wanted}, not one; name one, see WEIGHTSHIFT_MESH_ROUTE")
         backends = rules[named[0]].get(self._dialect.backends_field) or []
-        stable, canary = (self._position(backends, name) for name in self._names)
-        return Found(rules, named[0], stable, canary)
+        stable, canary = (self._positions(backends, name) for name in self._names)
+        if len(stable) != 1:
+            raise self._not_one(len(stable), self._names[0])
+        if len(canary) > 1:
+            raise self._not_one(len(canary), self._names[1])
+        return Found(rules, named[0], stable[0], canary[0] if canary else None)
 
-    def _is_ours(self, rule: Object) -> bool:
-        if self._rule:
-            return rule.get("name") == self._rule
-        backends = rule.get(self._dialect.backends_field) or []
-        return all(any(self._dialect.is_backend(one, name) for one in backends) for name in self._names)
+    def _ours(self, rules: list[Object], names: tuple[str, ...]) -> list[int]:
+        """Return where the rules are that have the settings' name, or else all of these backends."""
+        field = self._dialect.backends_field
+        return [
+            index
+            for index, rule in enumerate(rules)
+            if rule.get("name") not in _STICKY
+            and (
+                rule.get("name") == self._rule
+                if self._rule
+                else all(self._positions(rule.get(field) or [], name) for name in names)
+            )
+        ]
 
-    def _position(self, backends: list[Object], name: str) -> int:
-        positions = [i for i, one in enumerate(backends) if self._dialect.is_backend(one, name)]
-        if len(positions) != 1:
-            where = f"of rule {self._rule}" if self._rule else "of the rule"
-            raise RouteInvalid(f"{len(positions)} backends {where} are {name}, not one; correct the route")
-        return positions[0]
+    def _positions(self, backends: list[Object], name: str) -> list[int]:
+        return [i for i, one in enumerate(backends) if self._dialect.is_backend(one, name)]
+
+    def _not_one(self, count: int, name: str) -> RouteInvalid:
+        where = f"of rule {self._rule}" if self._rule else "of the rule"
+        return RouteInvalid(f"{count} backends {where} are {name}, not one; correct the route")
 
     def _shape(self, found: Found) -> Shape:
         sticky = {}
@@ -171,9 +185,10 @@ class WeightedRoute:
         return not (self._dialect.first_match_wins and after.intersection(_STICKY))
 
     def _weights(self, backends: list[Object], found: Found) -> tuple[int, int]:
-        if len(backends) <= max(found.stable, found.canary):
+        if len(backends) <= max(found.stable, found.canary or 0):
             return 0, 0
-        return self._weight(backends[found.stable]), self._weight(backends[found.canary])
+        canary = 0 if found.canary is None else self._weight(backends[found.canary])
+        return self._weight(backends[found.stable]), canary
 
     def _weight(self, backend: Object) -> int:
         return int(backend.get("weight", self._dialect.default_weight))
@@ -223,7 +238,7 @@ class WeightedRoute:
         path = f"{rules}/{index}"
         weights = apportion(split, share)
         for position, weight in zip((found.stable, found.canary), weights, strict=True):
-            if found.rule[field][position].get("weight") != weight:
+            if position is not None and found.rule[field][position].get("weight") != weight:
                 weight_path = f"{path}/{field}/{position}/weight"
                 operations.append({"op": "add", "path": weight_path, "value": weight})
         operations += _changed(found.rule, self._mirrored(found, split), self._dialect.mirrors_field, path)
@@ -250,9 +265,11 @@ class WeightedRoute:
 
     def _sticky_rules(self, found: Found, split: TrafficSplit, share: int) -> list[Object]:
         """Return our two rules: the owner's rule once more, for the buckets of one cohort each."""
-        wanted = []
+        wanted: list[Object] = []
         owners = self._mirrored(found, split)
         for name, sticky in _sticky_shape(split, share).items():
+            if found.canary is None:
+                continue
             backends = [dict(one) for one in found.rule[self._dialect.backends_field]]
             backends[found.stable]["weight"], backends[found.canary]["weight"] = sticky.weights
             rule = {**owners, "name": name, self._dialect.backends_field: backends}

@@ -15,6 +15,7 @@ from weightshift.contracts.traffic import MeshState, TrafficSplit
 from weightshift.errors import (
     MeshConfirmationTimeout,
     MeshDrift,
+    RouteInvalid,
 )
 from weightshift.mesh.command_annotation import ANNOTATION
 from weightshift.mesh.weighted_route import STICKY_CANARY
@@ -115,3 +116,22 @@ async def test_finalising_in_the_middle_of_a_split_changes_nothing(cluster: Clus
     before = cluster.stored()
     await cluster.mesh.finalise(SERVICE, fence(2))
     assert cluster.stored() == before
+
+
+async def test_a_canary_that_its_owner_took_out_keeps_no_rollback_out(cluster: Cluster) -> None:
+    first = await cluster.mesh.write(SERVICE, QUARTER, fence(1))
+
+    def take_out(stored: dict[str, Any]) -> None:
+        rules = stored["spec"]["http" if cluster.plural == "virtualservices" else "rules"]
+        for rule in rules:
+            backends = rule["route" if cluster.plural == "virtualservices" else "backendRefs"]
+            backends[:] = [one for one in backends if "canary" not in json.dumps(one)]
+
+    cluster.edit(take_out)
+    with pytest.raises(MeshDrift):
+        await cluster.mesh.write(SERVICE, TrafficSplit.with_canary(50), fence(2), expected=first)
+    with pytest.raises(RouteInvalid, match="0 backends"):
+        await cluster.mesh.check(SERVICE, [QUARTER])
+    back = await cluster.mesh.write(SERVICE, NOTHING, fence(3))
+    assert back == MeshState(split=NOTHING, fence=fence(3))
+    await cluster.mesh.confirm(SERVICE, back)

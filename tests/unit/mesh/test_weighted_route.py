@@ -76,9 +76,29 @@ def test_a_missing_or_doubled_backend_is_refused(kind: Kind) -> None:
     entries.append(copy.deepcopy(entries[1]))
     with pytest.raises(RouteInvalid, match="2 backends"):
         kind.route().state_of(stored)
-    del entries[1:]
+    del entries[0], entries[1:]
     with pytest.raises(RouteInvalid, match="0 backends"):
         kind.route().state_of(stored)
+
+
+@pytest.mark.parametrize("rule", ["predictions", ""])
+@pytest.mark.parametrize("canary", [25, 100])
+def test_without_the_canarys_backend_all_can_go_to_stable_and_nothing_else(
+    kind: Kind, rule: str, canary: int
+) -> None:
+    before = TrafficSplit.with_canary(canary, sticky=canary < 100)
+    stored = kind.written(kind.stored(100, 0), before)
+    del kind.owned(stored)[kind.dialect.backends_field][1]
+    assert f"the last command set {100 - canary}/{canary}" in (
+        kind.route(rule=rule).state_of(stored).drift or ""
+    )
+    with pytest.raises(RouteInvalid, match="0 backends"):
+        kind.route(rule=rule).operations(stored, TrafficSplit.with_canary(5), FENCE)
+    back = TrafficSplit.with_canary(0)
+    stored = kind.written(stored, back)
+    assert kind.weights(stored) == [100]
+    assert len(kind.rules(stored)) == len(kind.rules(kind.stored(100, 0)))
+    assert kind.route(rule=rule).state_of(stored) == MeshState(split=back, fence=FENCE)
 
 
 def test_a_missing_rule_is_refused(kind: Kind) -> None:
