@@ -237,9 +237,9 @@ class WeightedRoute:
                     index -= position < found.index
         path = f"{rules}/{index}"
         weights = apportion(split, share)
-        for position, weight in zip((found.stable, found.canary), weights, strict=True):
-            if position is not None and found.rule[field][position].get("weight") != weight:
-                weight_path = f"{path}/{field}/{position}/weight"
+        for backend, weight in zip((found.stable, found.canary), weights, strict=True):
+            if backend is not None and found.rule[field][backend].get("weight") != weight:
+                weight_path = f"{path}/{field}/{backend}/weight"
                 operations.append({"op": "add", "path": weight_path, "value": weight})
         operations += _changed(found.rule, self._mirrored(found, split), self._dialect.mirrors_field, path)
         if renewed:
