@@ -38,7 +38,7 @@ def assess(wait: FleetWait, states: Sequence[InstanceState]) -> Assessment:
     """Compare what instances report with what is waited for. Pure."""
     by_id = {state.report.instance_id: state for state in states}
     done, awaited, failed = [], [], []
-    for reference in wait.instances:
+    for reference in _waited_for(wait, states):
         state = by_id.get(reference.instance_id)
         error = _permanent_error(state, wait.revision)
         if state is not None and not state.lost and _has_passed(state, wait):
@@ -48,6 +48,17 @@ def assess(wait: FleetWait, states: Sequence[InstanceState]) -> Assessment:
         elif not (wait.tolerate_lost and (state is None or state.lost)):
             awaited.append(_with_last_error(reference, state, wait.revision))
     return Assessment(tuple(done), tuple(awaited), tuple(failed))
+
+
+def _waited_for(wait: FleetWait, states: Sequence[InstanceState]) -> tuple[InstanceRef, ...]:
+    """Return the wait's instances; where all of them may be lost and are, those that took their place.
+
+    A way back would wait without end for pods that were replaced one by one.
+    """
+    live = {state.report.instance_id for state in states if not state.lost}
+    if wait.tolerate_lost and not any(one.instance_id in live for one in wait.instances):
+        return live_instances(states, wait.cohort)
+    return wait.instances
 
 
 def _with_last_error(reference: InstanceRef, state: InstanceState | None, revision: int) -> str:

@@ -109,6 +109,18 @@ def test_a_lost_instance_is_awaited_unless_it_is_tolerated() -> None:
     assert not assess(wait(CandidatePhase.DRY_RUNNING, tolerate_lost=True), states).awaited
 
 
+def test_where_every_instance_is_lost_those_that_took_their_place_are_awaited() -> None:
+    gone = tuple(state(one.instance_id, lost=True, actual=loaded()) for one in REFERENCES)
+    patient = wait(CandidatePhase.DRY_RUNNING, tolerate_lost=True)
+    assert assess(patient, (*gone, state("canary-9", actual=loaded(6)))).awaited == ("canary-9",)
+    (only,) = assess(patient, (*gone, state("canary-9", actual=loaded()))).done
+    assert only.instance.instance_id == "canary-9"
+    nobody = assess(patient, (*gone, state("stable-9", cohort=Cohort.STABLE, actual=loaded())))
+    assert not nobody.done, "another cohort does not count"
+    beside = assess(patient, (state("canary-0", actual=loaded()), state("canary-9", actual=loaded(6))))
+    assert not beside.awaited, "one of those that were asked for is enough"
+
+
 def test_capacity_names_what_is_missing_and_why() -> None:
     check = CapacityCheck(service=SERVICE, cohort=Cohort.CANARY, revision=7, instances=REFERENCES)
     assert check_readiness(check, (state("canary-0", actual=loaded()),)).missing == ("canary-1 is lost",)
