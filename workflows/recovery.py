@@ -23,6 +23,8 @@ with workflow.unsafe.imports_passed_through():
     from workflows.waves import granted_share, revoke_waves
 
 _RESTORE_PAUSE = timedelta(seconds=10)
+_LONGEST_RESTORE_PAUSE = timedelta(minutes=5)
+_RESTORES_BACK_OFF = "attempts to restore stable are made further and further apart"
 _SEALED_OTHERWISE = "where the healthy artifact may not be published, its place is sealed with the candidate"
 
 
@@ -154,10 +156,12 @@ def _may_not_be_published(error: ActivityError) -> bool:
 async def _restore_stable(context: ReleaseContext, *, may_swap: bool) -> bool:
     """Have stable serve the healthy artifact again, however long that takes; traffic stays where it is.
 
-    A failure seals anew before the next attempt: a higher revision makes the instances try again. Returns
+    A failure seals anew before the next attempt: a higher revision makes the instances try again, less and
+    less often, since Temporal ends a workflow whose history grows without bounds. Returns
     whether traffic may go to stable. Without `may_swap` stable carries it already, and is left as it is
     where the healthy artifact may not be published.
     """
+    pause = _RESTORE_PAUSE
     while True:
         target = await _seal(context, Cohort.STABLE, with_candidate=may_swap)
         if target is None:
@@ -171,7 +175,9 @@ async def _restore_stable(context: ReleaseContext, *, may_swap: bool) -> bool:
             )
         except ActivityError as error:
             context.tell(f"stable not restored yet: {error.cause}")
-            await wait_out(_RESTORE_PAUSE)
+            await wait_out(pause)
+            if workflow.patched(_RESTORES_BACK_OFF):
+                pause = min(2 * pause, _LONGEST_RESTORE_PAUSE)
             continue
         context.left_on_stable = target.artifact_id
         return True
