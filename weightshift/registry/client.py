@@ -197,7 +197,7 @@ class RegistryClient:
             # httpx bounds each read; this bounds the whole, a registry that dribbles included.
             async with asyncio.timeout(options.get("timeout", self._timeout)):
                 return await self._http.request(method, path, **options)
-        except (httpx.TransportError, httpx.InvalidURL, TimeoutError) as error:
+        except (httpx.RequestError, httpx.InvalidURL, TimeoutError) as error:
             raise RegistryUnreachable(
                 f"The registry at {self._http.base_url} does not answer ({type(error).__name__}); "
                 "check WEIGHTSHIFT_REGISTRY_URL and that it runs."
@@ -231,7 +231,7 @@ def _checked(response: httpx.Response) -> httpx.Response:
     try:
         error = response.json()["error"]
         kind, message = _ERRORS[error["type"]], str(error["message"])
-    except (ValueError, LookupError, TypeError) as cause:
+    except (ValueError, LookupError, TypeError, RecursionError) as cause:
         # Not the registry's own words: a proxy's, or those of something else at this address.
         raise RegistryUnreachable(
             f"The registry at {response.url.host} answered HTTP {response.status_code} without a reason; "

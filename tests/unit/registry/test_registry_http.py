@@ -210,6 +210,7 @@ def test_what_is_no_address_of_a_registry_is_bad_input(url: str) -> None:
         httpx.Response(302, headers={"location": "http://169.254.169.254/"}),
         httpx.Response(200, text="not JSON"),
         httpx.Response(200, json={"artifacts": [{"model": "../x"}], "canary": 1}),
+        httpx.Response(500, text="[" * 100_000),
     ],
 )
 async def test_an_answer_that_is_not_the_registrys_is_unreachable(
@@ -221,6 +222,16 @@ async def test_an_answer_that_is_not_the_registrys_is_unreachable(
             await client.targets(service)
         with pytest.raises(RegistryUnreachable):
             await client.artifacts("ranker")
+
+
+async def test_an_answer_that_cannot_be_unpacked_is_unreachable(service: Service) -> None:
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"content-encoding": "gzip"}, stream=httpx.ByteStream(b"not gzip"))
+
+    transport = httpx.MockTransport(answer)
+    async with RegistryClient(url="http://registry", token="t", transport=transport) as client:
+        with pytest.raises(RegistryUnreachable):
+            await client.targets(service)
 
 
 async def test_a_registry_that_never_ends_its_answer_is_unreachable_in_time(service: Service) -> None:
