@@ -46,6 +46,12 @@ def test_a_documented_plan_is_valid(text: str) -> None:
     Plan.model_validate(yaml.safe_load(text))
 
 
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_an_example_plan_is_valid_and_documented(example: Path) -> None:
+    Plan.model_validate(yaml.safe_load(example.read_text()))
+    assert any(f"--plan examples/{example.name}" in line for line in shell_lines())
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
