@@ -32,6 +32,8 @@ from weightshift.settings import MeshSettings
 
 STAGES = [5, 25, 50, 100]
 AT_ONCE = Plan.model_validate({"stages": STAGES, "window": 0, "max_window": 0, "retain": 0})
+BETWEEN_READS = 0.005
+"""Seconds; every read costs the mesh agent and Envoy the time in which they could carry the rollback out."""
 HELD = Plan.model_validate({"stages": [50, 100], "window": "1h", "retain": 0})
 STAGED = Plan.model_validate(
     {
@@ -65,7 +67,7 @@ async def roll_back(live: LiveService, mesh: OpenMesh, artifact_id: str) -> Roll
     waited, started = waited_for_processor(live), time.perf_counter()
     await live.client.signal_rollback(service, RollbackRequest(operator="benchmark"))
     while (await mesh.read(service)).split.canary != 0:
-        pass
+        await asyncio.sleep(BETWEEN_READS)
     milliseconds = (time.perf_counter() - started) * 1000
     waited = waited_for_processor(live) - waited
     await live.ended()
