@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from runtime.device_health import is_out_of_memory
+from runtime.priority import give_way
 from weightshift.contracts.instance import CandidatePhase, CandidateProgress, InstanceError
 from weightshift.contracts.target import Target
 from weightshift.errors import (
@@ -62,7 +63,8 @@ class CandidateTracker:
         )
 
     def checkpoint(self) -> None:
-        """Raise `Superseded` if a newer target has arrived."""
+        """Let requests go first for a moment. Raises `Superseded` if a newer target has arrived."""
+        give_way()
         if self._superseded():
             raise Superseded
 

@@ -19,16 +19,15 @@ from weightshift.errors import DryRunFailed, OutOfMemory, Superseded, SwapTooSlo
 def dry_run(loaded: LoadedModel, *, checkpoint: Callable[[], None] = lambda: None) -> None:
     """Answer the architecture's samples at every batch size that will be served.
 
-    `checkpoint` is called between them and may raise to stop. Raises `DryRunFailed` for a wrong shape, type,
-    value, invariant or golden output, and `OutOfMemory`.
+    `checkpoint` is called before every step and may raise to stop. Raises `DryRunFailed` for a wrong shape,
+    type, value, invariant or golden output, and `OutOfMemory`.
     """
     try:
         for batch_size in loaded.architecture.batch_sizes:
-            checkpoint()
-            _run_batch(loaded, batch_size)
+            _run_batch(loaded, batch_size, checkpoint)
         checkpoint()
         if isinstance(loaded.architecture, StreamingArchitecture):
-            _run_sessions(loaded, loaded.architecture)
+            _run_sessions(loaded, loaded.architecture, checkpoint)
         checkpoint()
     except (DryRunFailed, Superseded, SwapTooSlow):
         raise
@@ -39,18 +38,21 @@ def dry_run(loaded: LoadedModel, *, checkpoint: Callable[[], None] = lambda: Non
         raise DryRunFailed(f"A representative request failed: {detail}") from error
 
 
-def _run_sessions(loaded: LoadedModel, architecture: StreamingArchitecture) -> None:
+def _run_sessions(
+    loaded: LoadedModel, architecture: StreamingArchitecture, checkpoint: Callable[[], None]
+) -> None:
     """Stream every sample to its end."""
     for sample in loaded.architecture.samples(loaded.resources):
+        checkpoint()
         prompt = architecture.read_prompt(sample.body, loaded.resources)
         with torch.inference_mode():
             state = architecture.open(loaded.module, prompt)
             while not architecture.step(loaded.module, state).is_last:
-                pass
+                checkpoint()
         architecture.close(state)
 
 
-def _run_batch(loaded: LoadedModel, batch_size: int) -> None:
+def _run_batch(loaded: LoadedModel, batch_size: int, checkpoint: Callable[[], None]) -> None:
     architecture = loaded.architecture
     samples = architecture.samples(loaded.resources)
     # At batch 1 every sample has its turn alone; otherwise they are repeated to fill the batch.
@@ -58,10 +60,15 @@ def _run_batch(loaded: LoadedModel, batch_size: int) -> None:
         [[sample] for sample in samples] if batch_size == 1 else [list(islice(cycle(samples), batch_size))]
     )
     for batch in batches:
-        rows = [architecture.preprocess(sample.body, loaded.resources) for sample in batch]
-        for part in rows:
+        rows = []
+        for sample in batch:
+            checkpoint()
+            part = architecture.preprocess(sample.body, loaded.resources)
             _check_spec(part, len(part), architecture.inputs[0])
+            rows.append(part)
+        checkpoint()
         for sample, part, out in zip(batch, rows, forward(loaded, rows), strict=True):
+            checkpoint()
             _check_spec(out, len(part), architecture.outputs[0])
             _check_output(loaded, sample, out)
 

@@ -3,12 +3,17 @@
 import os
 import sys
 import threading
+import time
 
 import torch
 
 # Half the share of a serving thread: on a full machine a load still comes through, or no rollback would.
 _NICENESS = 3
 _SWITCH_SECONDS = 0.0005
+_TURN_SECONDS = 0.001
+_PAUSE_SECONDS = 0.001
+
+_own = threading.local()
 
 
 def yield_to_requests() -> None:
@@ -26,3 +31,15 @@ def switch_threads_quickly() -> None:
     A request changes threads twice, and each time it may find a loading thread running Python code.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
+
+
+def give_way() -> None:
+    """Stand back for a millisecond, if the calling thread has computed for one since it last did.
+
+    A request that shares a core with a load then waits for one short turn of it, and not for all of it:
+    neither a low priority nor the interpreter's switching keeps them apart, since a forward lets the
+    interpreter go at every operation and has to get it back from the loading thread each time.
+    """
+    if time.thread_time() - getattr(_own, "stood_back_at", 0.0) >= _TURN_SECONDS:
+        time.sleep(_PAUSE_SECONDS)
+        _own.stood_back_at = time.thread_time()
