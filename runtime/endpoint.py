@@ -119,13 +119,13 @@ class ModelEndpoint:
             extra = generation.headers if status != 503 else (*generation.headers, self._retry_after)
             await send_json(send, status, self._wire.error(answer), extra)
         else:
-            written, headers = self._wire.write(generation, answer)
+            written, headers = answer
             await send_content(send, status, written, (*headers, *generation.headers))
 
     async def _answer(
         self, scope: Scope, receive: Receive, generation: Generation, content: bytes
-    ) -> tuple[int, object]:
-        """Return status and answer or error; the borrowed generation is given back on every path.
+    ) -> tuple[int, tuple[bytes, Headers] | WeightshiftError]:
+        """Return status and written answer, or error; the borrowed generation is given back on every path.
 
         Raises `ClientGone`.
         """
@@ -133,7 +133,9 @@ class ModelEndpoint:
             answer = self._submit(scope, generation, content)
             with ClientWatch(answer, receive):
                 async with asyncio.timeout(self._settings.answer_timeout):
-                    return 200, await answer
+                    given = await answer
+            # Here, because what cannot be written is the model's failure too.
+            return 200, self._wire.write(generation, given)
         except ClientGone:
             raise
         except InvalidInput as error:

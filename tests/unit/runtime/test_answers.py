@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from runtime.architectures import Ranker
+
 BODY = json.dumps({"context": [0.5] * 8, "candidates": [[0.25] * 80, [1.0] * 80]}).encode()
 DEADLINE = 10.0
 
@@ -131,6 +133,21 @@ async def test_a_model_that_fails_answers_500_and_says_nothing_of_its_insides(
         hook.remove()
         assert (await client.post("/predict", content=BODY)).status_code == 200
         assert current.references == 0
+
+
+async def test_an_answer_that_cannot_be_written_is_the_models_failure_and_counted_so(
+    world: Any, artifacts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.publish(artifacts.push("v1"))
+    async with world.running() as instance, world.data_client(instance) as client:
+        await world.until(world.serving(instance, 1))
+        monkeypatch.setattr(Ranker, "postprocess", lambda *_: {"items": [{"index": 0, "score": object()}]})
+        answer = await client.post("/predict", content=BODY)
+        assert answer.status_code == 500
+        assert answer.json()["error"]["type"] == "WeightshiftError"
+        exposition = (await instance.render_metrics()).decode()
+        assert 'code="200",cohort="stable",environment="test",model="ranker",revision="1"} 0.0' in exposition
+        assert 'code="500",cohort="stable",environment="test",model="ranker",revision="1"} 1.0' in exposition
 
 
 async def test_request_series_are_born_at_zero(world: Any, artifacts: Any) -> None:
