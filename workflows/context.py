@@ -173,14 +173,7 @@ class ReleaseContext(ReleaseStory):
         a rollback does interrupt.
         """
         try:
-            answer: Answer = await workflow.execute_local_activity(
-                call.name,
-                argument,
-                result_type=call.answer,
-                start_to_close_timeout=_LONGEST_LOOK,
-                retry_policy=RetryPolicy(maximum_attempts=1),
-                summary=summary,
-            )
+            answer = await self._ask_once(call, argument, summary=summary)
         except FailureError as error:
             self.checkpoint()
             # A local activity's own error comes as it is, a time-out wrapped.
@@ -189,6 +182,26 @@ class ReleaseContext(ReleaseStory):
                 raise
             return await self.execute(call, argument, summary=summary)
         self.checkpoint()
+        return answer
+
+    async def glance(
+        self, call: Call[Argument, Answer], argument: Argument, *, summary: str
+    ) -> Answer | None:
+        """Ask a short, harmless question once; None where it is not answered at once."""
+        try:
+            return await self._ask_once(call, argument, summary=summary)
+        except (FailureError, asyncio.CancelledError):
+            return None  # `checkpoint` still sees a cancellation
+
+    async def _ask_once(self, call: Call[Argument, Answer], argument: Argument, *, summary: str) -> Answer:
+        answer: Answer = await workflow.execute_local_activity(
+            call.name,
+            argument,
+            result_type=call.answer,
+            start_to_close_timeout=_LONGEST_LOOK,
+            retry_policy=RetryPolicy(maximum_attempts=1),
+            summary=summary,
+        )
         return answer
 
     async def execute_to_the_end(

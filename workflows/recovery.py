@@ -7,8 +7,8 @@ from temporalio import exceptions, workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.options import CUT, READ_MESH, SEAL, WARM_UP
-    from weightshift.contracts.commands import MeshWrite, PublishCommand
+    from activities.options import CHECK_CAPACITY, CUT, READ_MESH, SEAL, WARM_UP
+    from weightshift.contracts.commands import CapacityCheck, MeshWrite, PublishCommand
     from weightshift.contracts.identity import Cohort
     from weightshift.contracts.instance import CandidatePhase
     from weightshift.contracts.notification import NotificationEvent
@@ -25,6 +25,7 @@ with workflow.unsafe.imports_passed_through():
 _RESTORE_PAUSE = timedelta(seconds=10)
 _LONGEST_RESTORE_PAUSE = timedelta(minutes=5)
 _RESTORES_BACK_OFF = "attempts to restore stable are made further and further apart"
+_PARACHUTE_LOOKED_AT = "a parachute is looked at before traffic jumps to it"
 _SEALED_OTHERWISE = "where the healthy artifact may not be published, its place is sealed with the candidate"
 
 
@@ -32,9 +33,10 @@ async def roll_back(context: ReleaseContext, reason: str, decided_at: datetime) 
     """Bring traffic back to the healthy generation, then make sure that no late command undoes it."""
     context.interruptible = False
     context.outcome, context.reason = None, reason  # a release that was promoted is not any more
-    plan = plan_rollback(context.position)
     context.enter(ReleasePhase.ROLLING_BACK, f"rolling back: {reason}")
     notify(context, NotificationEvent.ROLLBACK, reason)
+    await _look_at_parachute(context)
+    plan = plan_rollback(context.position)
     if plan.cut_to is not None:
         await _cut(context, TrafficSplit.all_to(plan.cut_to))
         _traffic_is_back(context, decided_at)
@@ -59,6 +61,28 @@ def _traffic_is_back(context: ReleaseContext, decided_at: datetime) -> None:
     if not context.traffic_is_back:
         context.rollback_seconds = (workflow.now() - decided_at).total_seconds()
         context.traffic_is_back = True
+
+
+async def _look_at_parachute(context: ReleaseContext) -> None:
+    """Do without a parachute that would break: traffic never jumps to a pool of which a part is missing.
+
+    It was whole when it was packed, perhaps days ago. Where nobody can say how it is now it is trusted.
+    """
+    if context.position is not Position.PARACHUTE_UP or not workflow.patched(_PARACHUTE_LOOKED_AT):
+        return
+    capacity = await context.glance(
+        CHECK_CAPACITY,
+        CapacityCheck(
+            service=context.request.service,
+            cohort=Cohort.CANARY,
+            revision=context.canary_revision,
+            instances=context.admittance.canary,
+        ),
+        summary="whether the parachute is whole",
+    )
+    if capacity is not None and capacity.missing:
+        context.position = Position.RETIRING
+        context.tell(f"the parachute is not whole, so stable is restored: {'; '.join(capacity.missing)}")
 
 
 async def _share_out(context: ReleaseContext, reason: str) -> None:

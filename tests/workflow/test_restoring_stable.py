@@ -1,9 +1,11 @@
 """A way back that has to have stable serve the healthy artifact again first."""
 
+import asyncio
 import itertools
 from datetime import datetime
 
 from tests.workflow.harness import UNJUDGED_PLAN, Harness
+from weightshift.contracts.identity import Cohort
 from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
 
 
@@ -26,3 +28,37 @@ async def test_a_stable_that_cannot_be_restored_is_tried_again_less_and_less_oft
     assert [round(pause, -1) for pause in pauses[:4]] == [10, 20, 40, 80]
     harness.fleet.unfit.clear()
     assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+
+
+async def under_the_parachute(harness: Harness) -> None:
+    await harness.start("v42", UNJUDGED_PLAN)
+
+    async def parachute_is_up() -> bool:
+        status = await harness.client.status(harness.service)
+        return status.phase is ReleasePhase.PARACHUTE and status.way_back == "instant"
+
+    await harness.until_in_real_time(parachute_is_up)
+
+
+async def test_traffic_never_jumps_to_a_parachute_of_which_a_part_is_missing(harness: Harness) -> None:
+    await under_the_parachute(harness)
+    before = len(harness.splits())
+    harness.fleet.unfit.add("canary-0 v41")
+    await harness.fleet.follow()
+    await harness.client.signal_rollback(harness.service, RollbackRequest(reason="late"))
+    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+    assert harness.splits()[before:] == ["100/0"], "one instance would have got the traffic of two"
+    assert await harness.serves(Cohort.STABLE, "v41")
+    steps = (await harness.client.status(harness.service)).steps
+    assert any("not whole, so stable is restored: canary-0 serves" in step.text for step in steps)
+
+
+async def test_a_parachute_that_nobody_can_speak_for_is_trusted(harness: Harness) -> None:
+    await under_the_parachute(harness)
+    harness.registry.available = False
+    async with asyncio.timeout(20):
+        answer = await harness.client.rollback(harness.service, RollbackRequest(reason="late"))
+    assert str(answer.split) == "0/100"
+    harness.registry.available = True
+    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+    assert harness.splits()[-2:] == ["0/100", "100/0"]

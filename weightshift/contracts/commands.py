@@ -61,8 +61,8 @@ class Admittance(Message):
 class FleetWait(Message):
     """Wait until every named instance of a cohort has passed a phase with this revision.
 
-    With `tolerate_lost`, instances that no longer report are not waited for, as long as one is left; where none
-    is, those that the cohort has now are.
+    With `tolerate_lost`, instances that no longer report are not waited for; where none is left, those that
+    the cohort has now are.
     """
 
     service: Service
