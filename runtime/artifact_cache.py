@@ -31,14 +31,15 @@ class ArtifactCache:
         self._artifacts = root / "artifacts"
         self._incoming = root / "incoming"
         self._quarantine = root / "quarantine"
-        for directory in (self._artifacts, self._incoming, self._quarantine):
-            directory.mkdir(parents=True, exist_ok=True)
+        self._make_directories()
 
     def fetch(self, model: str, digest: str, progress: Progress) -> CachedArtifact:
         """Return a complete artifact, downloading it if the cache has none; raises as `download`."""
         if (cached := self.open(digest)) is not None:
             progress(cached.manifest.total_bytes, cached.manifest.total_bytes)
             return cached
+        # Somebody may have removed them from under this process.
+        self._make_directories()
         with self._workspace(digest) as work:
             try:
                 self._downloader.download(model, digest, work.descriptor, progress)
@@ -94,8 +95,15 @@ class ArtifactCache:
                     remove(doomed)
 
     def digests(self) -> list[str]:
-        """Return the manifest digests of what is in the cache."""
-        return sorted(entry.name for entry in self._artifacts.iterdir())
+        """Return the manifest digests of what is in the cache; none where it cannot be read."""
+        try:
+            return sorted(os.listdir(self._artifacts))
+        except OSError:
+            return []
+
+    def _make_directories(self) -> None:
+        for directory in (self._artifacts, self._incoming, self._quarantine):
+            directory.mkdir(parents=True, exist_ok=True)
 
     def _open_complete(self, digest: str) -> CachedArtifact | None:
         try:

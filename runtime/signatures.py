@@ -1,6 +1,7 @@
 """What an instance demands before it loads anything: who signed the artifact, who authorised the target."""
 
 import hashlib
+import logging
 import os
 import uuid
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from weightshift.contracts.target import Target
 from weightshift.errors import DigestMismatch, InvalidInput, SignatureInvalid, UnknownArtifact, UnsafeArtifact
 
 SIGNATURES_KEPT = 32
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,24 +68,31 @@ class SignatureCache:
     def fetch(self, model: str, digest: str) -> bytes:
         """Return a signature, from the store if it is not here.
 
-        Raises `SignatureInvalid` when the store has none or another, `ObjectStoreUnreachable`, `OSError`.
+        Raises `SignatureInvalid` when the store has none or another, `ObjectStoreUnreachable`.
         """
         path = self._directory / digest
-        with suppress(FileNotFoundError):
+        content = b""
+        with suppress(OSError):
             content = path.read_bytes()
-            if hashlib.sha256(content).hexdigest() == digest:
+        if hashlib.sha256(content).hexdigest() == digest:
+            # A disk that has turned read-only must not stop a rollback to what is on it.
+            with suppress(OSError):
                 os.utime(path)
-                return content
+            return content
         key = signature_key(model, digest)
         try:
             content = read_object(self._store, key, sha256=digest, max_bytes=MAX_BUNDLE_BYTES)
         except (UnknownArtifact, UnsafeArtifact, DigestMismatch) as error:
             raise SignatureInvalid(f"The artifact's signature cannot be used. {error}") from error
-        self._keep(path, content)
+        try:
+            self._keep(path, content)
+        except OSError as error:
+            _logger.warning("a signature could not be kept: %s", error.strerror)
         return content
 
     def _keep(self, path: Path, content: bytes) -> None:
         # Not synced: a signature that a power cut damages has another digest and is fetched again.
+        self._directory.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")
         temporary.write_bytes(content)
         temporary.rename(path)
@@ -119,7 +128,7 @@ class SignaturePolicy:
     def check_artifact(self, target: Target, manifest: Manifest) -> None:
         """Check the target's authorisation again, and the signature of the artifact that it names.
 
-        Raises `AuthorisationInvalid`, `SignatureInvalid`, `ObjectStoreUnreachable`, `OSError`.
+        Raises `AuthorisationInvalid`, `SignatureInvalid`, `ObjectStoreUnreachable`.
         """
         if self._accepted is None:
             return
