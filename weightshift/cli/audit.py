@@ -3,6 +3,7 @@
 from datetime import datetime
 from pathlib import Path
 
+from pydantic import ValidationError
 from rich.console import RenderableType
 
 from weightshift.cli.context import Context
@@ -125,6 +126,10 @@ def _exported_head(file: Path) -> AuditHead:
         return AuditHead.model_validate_json(file.read_bytes())
     except OSError as error:
         raise InvalidInput(f"head: {file} cannot be read ({error.strerror}); choose another.") from error
+    except ValidationError as error:
+        raise InvalidInput(
+            f"head: {file} is not what `weightshift audit head --json` prints; choose another."
+        ) from error
 
 
 async def head(context: Context) -> int:

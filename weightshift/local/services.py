@@ -1,5 +1,6 @@
 """Our own processes: the registry, the worker and the runtimes."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ _PROPAGATION_SECONDS = 0.75
 
 # Two instances per cohort share the machine with everything else.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+_CHANNELS = "WEIGHTSHIFT_NOTIFY_CHANNELS"
+_CHANNELS_FILE = "WEIGHTSHIFT_NOTIFY_CHANNELS_FILE"
 
 OPERATOR_TOKEN = "secrets/registry-operator"  # noqa: S105  (file names)
 RUNTIME_TOKEN = "secrets/registry-runtime"  # noqa: S105
@@ -74,13 +78,24 @@ def registry_spec(directory: Path, database: PostgresAddress, port: int) -> Proc
 
 
 def worker_spec(environment: Mapping[str, str], metrics_port: int) -> ProcessSpec:
-    """Describe the worker; `environment` names everything it talks to."""
+    """Describe the worker; `environment` names everything it talks to but the channels of notifications."""
     return ProcessSpec(
         name="worker",
         command=python_module("worker"),
-        environment={**environment, "WEIGHTSHIFT_WORKER_METRICS_ADDRESS": f"{HOST}:{metrics_port}"},
+        environment={
+            **environment,
+            **_channels(),
+            "WEIGHTSHIFT_WORKER_METRICS_ADDRESS": f"{HOST}:{metrics_port}",
+        },
         ready=answers(metrics_port, "/metrics"),
     )
+
+
+def _channels() -> dict[str, str]:
+    """Pass on the channels that whoever starts the stack has set; a path has to hold from elsewhere too."""
+    inline, file = (os.environ.get(name) for name in (_CHANNELS, _CHANNELS_FILE))
+    given = {_CHANNELS: inline, _CHANNELS_FILE: file and str(Path(file).absolute())}
+    return {name: value for name, value in given.items() if value}
 
 
 def runtime_spec(

@@ -233,6 +233,9 @@ def test_a_broken_chain_names_its_first_broken_row(run: Run, registry: Any, tmp_
     exported.write_text(AuditHead(environment="test", sequence=5, hash=rows[4].hash).model_dump_json())
     registry.answers["audit_page"] = paging(rows[:4])
     cut = run("audit", "verify", "-e", "test", "--head", str(exported))
+    (tmp_path / "other.json").write_text("{}")
+    other = run("audit", "verify", "-e", "test", "--head", str(tmp_path / "other.json"))
+    assert (other.code, "weightshift audit head --json" in other.err) == (2, True)
     assert (cut.code, "broken at row 5: it is missing" in cut.out) == (1, True)
 
 
