@@ -16,7 +16,7 @@ from pathlib import Path
 
 from runtime.cached_artifact import CachedArtifact
 from runtime.download import Downloader, Progress
-from runtime.workspace import Workspace, locked, remove
+from runtime.workspace import Workspace, fsync_directory, locked, remove
 from weightshift.contracts.base import DIGEST_PATTERN
 from weightshift.errors import DigestMismatch, ObjectStoreUnreachable, Superseded, UnsafeArtifact
 
@@ -97,7 +97,7 @@ class ArtifactCache:
     def digests(self) -> list[str]:
         """Return the manifest digests of what is in the cache; none where it cannot be read."""
         try:
-            return sorted(os.listdir(self._artifacts))
+            return sorted(entry.name for entry in self._artifacts.iterdir())
         except OSError:
             return []
 
@@ -152,17 +152,9 @@ class ArtifactCache:
             if (cached := self.open(digest)) is not None:
                 return cached
             path.rename(final)
-        _fsync_directory(self._artifacts)
+        fsync_directory(self._artifacts)
         # The workspace's lock moved with the directory; a reader needs only a shared one.
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         cached = CachedArtifact.open(final)
         cached.is_fresh = True
         return cached
-
-
-def _fsync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -10,10 +10,12 @@ import os
 import threading
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from runtime.workspace import fsync_directory
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.target import Target
 from weightshift.errors import AuthorisationInvalid, RevisionConflict
@@ -97,6 +99,16 @@ class TargetState:
             return False
         return True
 
+    def _merged(self, own: _Saved) -> _Saved:
+        """Return the newest of what is known here and of what another instance wrote to the same cache."""
+        try:
+            other = _Saved.model_validate_json(self._path.read_bytes())
+        except (OSError, ValidationError):
+            return own
+        return _Saved(
+            accepted=_newest(own.accepted, other.accepted), trusted=_newest(own.trusted, other.trusted)
+        )
+
     def _read(self) -> _Saved:
         try:
             return _Saved.model_validate_json(self._path.read_bytes())
@@ -111,10 +123,23 @@ class TargetState:
         self._saved = saved
         temporary = self._path.with_suffix(f".{uuid.uuid4().hex}.new")
         try:
+            # Without a lock: whoever is ahead writes again once it serves, and nobody ever waits.
+            content = self._merged(saved).model_dump_json().encode()
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open("wb") as target:
-                target.write(saved.model_dump_json().encode())
+                target.write(content)
                 target.flush()
                 os.fsync(target.fileno())
             temporary.rename(self._path)
+            fsync_directory(self._path.parent)
         except OSError as error:
             _logger.error("the accepted target could not be saved: %s", error.strerror)  # noqa: TRY400
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def _newest(own: Target | None, other: Target | None) -> Target | None:
+    """Return the one with the higher revision; of equal ones the own, whose authorisation may be newer."""
+    if own is None or other is None:
+        return own or other
+    return other if other.revision > own.revision else own

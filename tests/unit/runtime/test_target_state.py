@@ -1,3 +1,5 @@
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,37 @@ def test_what_served_is_kept_beside_what_was_accepted(
     state.accept(make_target(2))
     again = create()
     assert (again.accepted, again.trusted) == (make_target(2), make_target(1))
+
+
+def test_two_instances_that_share_a_cache_never_take_each_other_back(
+    create: Callable[[], TargetState], make_target: MakeTarget
+) -> None:
+    ahead, behind = create(), create()
+    behind.accept(make_target(1))
+    ahead.accept(make_target(2))
+    ahead.trust(make_target(2))
+    behind.trust(make_target(1))
+    again = create()
+    assert (again.accepted, again.trusted) == (make_target(2), make_target(2))
+    assert (behind.accepted, behind.trusted) == (make_target(1), make_target(1))
+
+
+def test_a_full_disk_is_left_without_half_written_files(
+    create: Callable[[], TargetState],
+    make_target: MakeTarget,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    state = create()
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", refuse)
+        assert state.accept(make_target(1))
+        assert list(tmp_path.iterdir()) == []
+    state.trust(make_target(1))
+    assert create().accepted == make_target(1)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"accepted": {"revision": -1}}', b"\xff"])
