@@ -57,8 +57,9 @@ _ANSWER_SECONDS = 30.0
 _LONGEST_SILENCE = timedelta(seconds=90)
 """A poll lasts a minute; who has not begun another by then, clocks that differ allowed for, is gone."""
 _NOBODY = Intervention()
+_NO_WORKER = "no poller seen"
 _STUCK = "Workflow Task in failed state"
-"""What Temporal says where the worker cannot take a workflow any further."""
+"""What Temporal says where no worker asks for work, and where one cannot take a workflow any further."""
 
 
 class ReleaseClient:
@@ -266,7 +267,7 @@ class ReleaseClient:
                 ) from error
             if _STUCK in error.message:
                 raise _stuck(service) from error
-            if error.status is RPCStatusCode.DEADLINE_EXCEEDED:
+            if error.status is RPCStatusCode.DEADLINE_EXCEEDED or _NO_WORKER in error.message:
                 raise errors.TemporalUnreachable(
                     "no worker has answered, or Temporal is away; "
                     "`weightshift doctor` and the worker's log say why"

@@ -266,5 +266,5 @@ def instances_of(context: ReleaseContext, cohort: Cohort) -> tuple[InstanceRef, 
 
 
 def _slowest_load(progress: FleetProgress) -> float | None:
-    seconds = [sum(instance.phase_seconds.values()) for instance in progress.instances]
+    seconds = [instance.busy_seconds for instance in progress.instances]
     return max(seconds, default=None)

@@ -117,7 +117,7 @@ class ReleaseStory:
 
     def tell_progress(self, progress: FleetProgress, cohort: Cohort) -> None:
         """Keep what each instance of a cohort took as evidence."""
-        seconds = [sum(one.phase_seconds.values()) for one in progress.instances]
+        seconds = [one.busy_seconds for one in progress.instances]
         self.tell(
             f"{self.phase}: {len(progress.instances)} {cohort} instances, "
             f"slowest {max(seconds, default=0):.1f} s",

@@ -121,7 +121,7 @@ def _candidate(target: Target, phase: CandidatePhase) -> CandidateProgress:
         revision=target.revision,
         artifact_id=target.artifact_id,
         phase=phase,
-        phase_seconds={"downloading": 0.5, "loading": 0.25},
+        phase_seconds={"waiting": 90.0, "downloading": 0.5, "loading": 0.25},
     )
 
 

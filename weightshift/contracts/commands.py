@@ -81,6 +81,13 @@ class InstanceProgress(Message):
     phase_seconds: dict[str, float] = Field(default_factory=dict)
     peak_memory_bytes: int | None = None
 
+    @property
+    def busy_seconds(self) -> float:
+        """What all phases took together, without waiting for a turn or for a grant."""
+        return sum(
+            seconds for phase, seconds in self.phase_seconds.items() if phase != CandidatePhase.WAITING
+        )
+
 
 class FleetProgress(Message):
     """The answer to a `FleetWait`: one entry per instance."""
