@@ -45,9 +45,22 @@ class LoadedModel:
 
 
 class Generation:
-    """One artifact at one revision, as requests see it. Everything they use hangs off it."""
+    """One artifact at one revision, as requests see it. Everything they use hangs off it.
 
-    __slots__ = ("headers", "loaded", "number", "references", "retired", "retired_at", "revision", "target")
+    One that `is_hurried` is replaced and its memory is needed: its sessions end at their next step.
+    """
+
+    __slots__ = (
+        "headers",
+        "is_hurried",
+        "loaded",
+        "number",
+        "references",
+        "retired",
+        "retired_at",
+        "revision",
+        "target",
+    )
 
     def __init__(self, *, target: Target, loaded: LoadedModel, runtime_build: str) -> None:
         self.target = target
@@ -57,6 +70,7 @@ class Generation:
         self.references = 0
         self.retired = False
         self.retired_at: float | None = None
+        self.is_hurried = False
         self.headers: Sequence[tuple[bytes, bytes]] = (
             (b"x-weightshift-artifact", target.artifact_id.encode()),
             (b"x-weightshift-revision", str(target.revision).encode()),
@@ -186,6 +200,15 @@ class GenerationHolder:
         """Whether a generation that was replaced is still in memory."""
         with self._lock:
             return any(one.retired for one in self._resident.values())
+
+    def hurry_oldest(self) -> None:
+        """Let the oldest replaced generation in use go soon, one whose memory nothing else needs."""
+        with self._lock:
+            serving = self._current.loaded if self._current else None
+            for one in self._resident.values():
+                if one.retired and one.references and one.loaded is not serving:
+                    one.is_hurried = True
+                    return
 
     @property
     def resident(self) -> tuple[Generation, ...]:

@@ -62,6 +62,7 @@ class Reconciler:
         self._refused: Target | None = None
         self._tracker: CandidateTracker | None = None
         self._loading: futures.Future[LoadedModel] | None = None
+        self._served: set[str] = set()
         self._is_closing = False
         self._is_restoring = True
         self.is_settled = False
@@ -187,11 +188,16 @@ class Reconciler:
     async def _attempt(self, target: Target, number: int, *, superseded: Callable[[], bool]) -> bool:
         """Make one attempt; returns whether there is nothing left to try for this target."""
         tracker = self._track(target, number, superseded=superseded)
+        # Asked before: what ends while the attempt fails makes room for the next one.
+        had_retired = self._holder.has_retired
         try:
             await self._install(target, tracker)
         except Exception as error:
             # Memory comes back once the last requests of an earlier generation have ended.
-            may_pass = isinstance(error, OutOfMemory) and self._holder.has_retired
+            may_pass = isinstance(error, OutOfMemory) and had_retired
+            if may_pass and target.manifest_sha256 in self._served:
+                # A way back waits for no long stream.
+                self._holder.hurry_oldest()
             failure = tracker.fail(error, may_pass=may_pass)
             _logger.warning(
                 "revision %d failed: %s", target.revision, failure.message, exc_info=not failure.permanent
@@ -230,6 +236,7 @@ class Reconciler:
             raise GrantWithdrawn
         await self._publish(generation)
         self._metrics.installed(generation)
+        self._served.add(target.manifest_sha256)
         tracker.install()
         await asyncio.to_thread(self._remember, target)
 

@@ -160,6 +160,8 @@ class Sessions:
         return [*events, Event("done")] if step.is_last else events, step.is_last
 
     def _is_overdue(self, generation: Generation) -> bool:
+        if generation.is_hurried:
+            return True
         retired_at = generation.retired_at
         return retired_at is not None and time.monotonic() - retired_at > self._deadline
 
