@@ -126,7 +126,8 @@ class Reporter:
         self._changed.clear()
         try:
             await self._client.report(self._report())
-        except WeightshiftError as error:
+        except (WeightshiftError, OSError) as error:
+            # The system's errors too: a report reads memory, and descriptors may have run out for a while.
             if not self._is_away:
                 _logger.warning("the report was not taken: %s", error)
             self._is_away = True
