@@ -54,6 +54,7 @@ ARTIFACT_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseArtifact")
 STAGE_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseStage")
 _POLL_SECONDS = 0.25
 _ANSWER_SECONDS = 30.0
+_STATUS_SECONDS = 5.0
 _LONGEST_SILENCE = timedelta(seconds=90)
 """A poll lasts a minute; who has not begun another by then, clocks that differ allowed for, is gone."""
 _NOBODY = Intervention()
@@ -196,7 +197,8 @@ class ReleaseClient:
         """Take traffic back, and answer when the mesh shows it.
 
         The signal goes first: it is kept by Temporal and counts even when no worker can answer now, which
-        raises `TemporalUnreachable` after a while. The answer's outcome is `promoted` when the release had
+        raises `TemporalUnreachable` after a while. One that takes longer, since weights have to be loaded or
+        the mesh is away, raises `RollbackUnderWay`. The answer's outcome is `promoted` when the release had
         gone through before.
         """
         await self.signal_rollback(service, rollback)
@@ -206,9 +208,7 @@ class ReleaseClient:
         except (errors.UnknownService, errors.Conflict):
             return await self.status(service)  # it ended meanwhile, one way or the other
         except (TimeoutError, errors.TemporalUnreachable) as error:
-            raise errors.TemporalUnreachable(
-                "the rollback is recorded, but no worker answers; start one, or use --break-glass"
-            ) from error
+            raise await self._unanswered(service) from error
 
     async def signal_rollback(self, service: Service, rollback: RollbackRequest) -> None:
         """Ask for traffic back, without waiting for an answer."""
@@ -245,6 +245,22 @@ class ReleaseClient:
             return await self.status(service)
         except errors.TemporalUnreachable:
             return None
+
+    async def _unanswered(self, service: Service) -> errors.WeightshiftError:
+        """Return why a recorded rollback has no answer yet: it takes its time, or nobody works on it."""
+        try:
+            async with asyncio.timeout(_STATUS_SECONDS):
+                status = await self.status(service)
+        except errors.ReleaseStuck as stuck:
+            return stuck
+        except (TimeoutError, errors.WeightshiftError):
+            return errors.TemporalUnreachable(
+                "the rollback is recorded, but no worker answers; start one, or use --break-glass"
+            )
+        return errors.RollbackUnderWay(
+            f"the rollback is under way and traffic is {status.split or 'not read yet'}; follow it with "
+            f"`weightshift release watch {service.model} -e {service.environment}`"
+        )
 
     async def _raise_if_failed(self, service: Service) -> None:
         try:

@@ -165,6 +165,10 @@ class ReleaseStuck(TemporalUnreachable):
     """The release's worker fails to take it any further."""
 
 
+class RollbackUnderWay(WeightshiftError):
+    """Traffic is being taken back, and is not back yet."""
+
+
 class ReleaseTerminated(WeightshiftError):
     """The release was terminated, which runs no rollback."""
 

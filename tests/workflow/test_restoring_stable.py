@@ -4,9 +4,12 @@ import asyncio
 import itertools
 from datetime import datetime
 
+import pytest
+
 from tests.workflow.harness import UNJUDGED_PLAN, Harness
 from weightshift.contracts.identity import Cohort
 from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
+from weightshift.errors import RollbackUnderWay
 
 
 async def test_a_stable_that_cannot_be_restored_is_tried_again_less_and_less_often(harness: Harness) -> None:
@@ -62,3 +65,20 @@ async def test_a_parachute_that_nobody_can_speak_for_is_trusted(harness: Harness
     harness.registry.available = True
     assert (await harness.result()).outcome is Outcome.ROLLED_BACK
     assert harness.splits()[-2:] == ["0/100", "100/0"]
+
+
+async def test_a_rollback_that_takes_its_time_is_not_called_unanswered(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weightshift.client._ANSWER_SECONDS", 0.5)
+    harness.fleet.stuck.update(("stable-0 v42", "stable-0 v41"))
+    await harness.start("v42", UNJUDGED_PLAN)
+
+    async def stable_is_swapping() -> bool:
+        return (await harness.client.status(harness.service)).way_back.startswith("reload")
+
+    await harness.until_in_real_time(stable_is_swapping)
+    with pytest.raises(RollbackUnderWay, match="under way and traffic is 0/100; follow it"):
+        await harness.client.rollback(harness.service, RollbackRequest())
+    harness.fleet.stuck.clear()
+    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
