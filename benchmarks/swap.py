@@ -220,6 +220,19 @@ def bar(value: float, limit: float) -> dict[str, Any]:
     return {"value": value, "bar": limit, "ok": value <= limit}
 
 
+def promised(figures: dict[str, Any], mode: str) -> dict[str, Any]:
+    """Return the bars of a mode: in place requests wait by design, so only the other bounds their p99."""
+    bars = {
+        "failed": bar(figures["failed"], 0),
+        "misrouted": bar(figures["misrouted"], 0),
+        "swaps_without_a_load": bar(max(0, figures["swaps"] + 1 - figures["full_loads"]), 0),
+    }
+    if mode == "double-buffer":
+        limit = max(1.3, figures["steady_p99_ratio_p95"])
+        bars["swap_p99_ratio"] = bar(figures["swap_p99_ratio"], limit)
+    return bars
+
+
 def main() -> int:
     """Parse, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -234,12 +247,7 @@ def main() -> int:
     if arguments.load:
         return load(arguments.load[0], Path(arguments.load[1]))
     figures = asyncio.run(measure(20 if arguments.quick else 1000, arguments.mode))
-    bars = {
-        "failed": bar(figures["failed"], 0),
-        "misrouted": bar(figures["misrouted"], 0),
-        "swaps_without_a_load": bar(max(0, figures["swaps"] + 1 - figures["full_loads"]), 0),
-        "swap_p99_ratio": bar(figures["swap_p99_ratio"], max(1.3, figures["steady_p99_ratio_p95"])),
-    }
+    bars = promised(figures, arguments.mode)
     for name, figure in figures.items():
         print(f"{name:28} {figure}")
     for name, result in bars.items():
