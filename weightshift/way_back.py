@@ -22,15 +22,18 @@ def expedited_plan(states: Sequence[InstanceState]) -> Plan:
     """Return how to release an earlier artifact at once on the instances that there are.
 
     A canary smaller than stable would break under all the traffic: it gets what its capacity is of the
-    whole, and stable swaps in place, in one wave.
+    whole, and stable swaps in place, in one wave. One whose pods were all let go gets a pod for it.
     """
     live = [state.report for state in states if not state.lost and not state.report.draining]
     stable = [report.servable_capacity for report in live if report.cohort is Cohort.STABLE]
     canary = sum(report.servable_capacity for report in live if report.cohort is Cohort.CANARY)
+    plan = EXPEDITED_PLAN
+    if stable and not canary:
+        canary, plan = min(stable), plan.model_copy(update={"canary_replicas": 1})
     if not canary or canary >= sum(stable):
-        return EXPEDITED_PLAN
+        return plan
     share = max(1, math.floor(100 * canary / (canary + sum(stable))))
-    return EXPEDITED_PLAN.model_copy(
+    return plan.model_copy(
         update={
             "stages": (Stage(weight=share),),
             "promotion": Promotion.IN_PLACE,

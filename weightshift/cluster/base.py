@@ -45,7 +45,7 @@ class NoCluster:
         if replicas is not None:
             raise ScaleRefused(
                 f"{replicas} pods of {cohort} are asked for and no cluster is named; set "
-                "WEIGHTSHIFT_CLUSTER_ADAPTER, or leave `canary_replicas` out of the plan"
+                f"WEIGHTSHIFT_CLUSTER_ADAPTER, or start {cohort} instances and leave `canary_replicas` out"
             )
 
     async def let_go(
