@@ -49,7 +49,7 @@ OPTIONS = (
 
 
 async def rollback(context: Context) -> int:
-    """Roll the active release back, or release the artifact that was promoted before.
+    """Roll the active release back, or release the artifact that was promoted before, or that `--to` names.
 
     Answers once the mesh has shown where traffic is.
     """
@@ -65,8 +65,17 @@ async def rollback(context: Context) -> int:
     if found.outcome is Outcome.PROMOTED:
         await client.result(context.service)  # until then it holds the lock, and its outcome is not known
         return await _return_to_earlier(context, client)
+    if context.arguments.to is not None and context.arguments.to != await _on_stable(context):
+        await client.result(context.service)
+        return await _release_at_once(context, client, context.arguments.to)
     context.output.result(found, f"traffic {found.split}: {headline(found)}")
     return 0
+
+
+async def _on_stable(context: Context) -> str | None:
+    async with context.connections.registry(context.arguments) as registry:
+        stable = (await registry.targets(context.service)).stable
+    return stable.artifact_id if stable else None
 
 
 async def _return_to_earlier(context: Context, client: "ReleaseClient") -> int:
@@ -74,7 +83,6 @@ async def _return_to_earlier(context: Context, client: "ReleaseClient") -> int:
     async with context.connections.registry(arguments) as registry:
         stable = (await registry.targets(context.service)).stable
         records = await registry.releases(context.service)
-        states = await registry.instances(context.service)
     if stable is None:
         raise UnknownService(f"nothing serves {context.service}, so there is nothing to take back")
     abandoned = abandoned_release(records)
@@ -90,6 +98,13 @@ async def _return_to_earlier(context: Context, client: "ReleaseClient") -> int:
     is_unfinished = abandoned is not None or never_promoted(records, stable.artifact_id)
     if artifact_id == stable.artifact_id and not is_unfinished:
         raise Conflict(f"{artifact_id} serves already; nothing was changed")
+    return await _release_at_once(context, client, artifact_id)
+
+
+async def _release_at_once(context: Context, client: "ReleaseClient", artifact_id: str) -> int:
+    """Release an artifact without windows, and answer once the mesh has shown where traffic is."""
+    async with context.connections.registry(context.arguments) as registry:
+        states = await registry.instances(context.service)
     release_id = str(ULID())
     request = ReleaseRequest(
         release_id=release_id,

@@ -136,8 +136,17 @@ def test_a_canary_too_small_for_everything_takes_its_share_and_stable_swaps_at_o
     assert run(*ROLLBACK).code == 0
     plan = releases.calls[0][1].plan
     assert ([stage.weight for stage in plan.stages], plan.promotion, plan.wave) == ([20], "in-place", 8)
+    assert plan.canary_replicas is None
     assert Plan.model_validate(plan.model_dump()) == plan
-    assert expedited_plan(pools(stable=2, canary=0)) == EXPEDITED_PLAN
+    assert expedited_plan(pools(stable=0, canary=0)) == EXPEDITED_PLAN
+
+
+@pytest.mark.parametrize(("stable", "weight", "promotion"), [(1, 100, "idle-swap"), (3, 25, "in-place")])
+def test_a_canary_whose_pods_were_all_let_go_gets_one(stable: int, weight: int, promotion: str) -> None:
+    plan = expedited_plan(pools(stable=stable, canary=0, lost=2))
+    assert (plan.canary_replicas, plan.promotion) == (1, promotion)
+    assert [stage.weight for stage in plan.stages] == [weight]
+    assert Plan.model_validate(plan.model_dump()) == plan
 
 
 def test_a_release_that_goes_through_at_that_moment_is_followed_by_the_one_before(
@@ -201,6 +210,21 @@ def test_the_artifact_to_go_back_to_can_be_named(
     finished(releases, registry, make_status)
     assert run(*ROLLBACK, "--to", "v0", "--json").code == 0
     assert releases.calls[0][1].artifact_id == "v0"
+
+
+@pytest.mark.parametrize(
+    ("named", "calls"), [("v0", ["rollback", "result", "start", "wait"]), ("v3", ["rollback"])]
+)
+def test_named_while_a_release_is_active_the_artifact_follows_its_rollback(
+    run: Run, releases: Any, registry: Any, make_status: Any, named: str, calls: list[str]
+) -> None:
+    finished(releases, registry, make_status)
+    releases.active = "v4"
+    releases.statuses = [make_status(outcome=Outcome.ROLLED_BACK, split=TrafficSplit.with_canary(0))]
+    run(*ROLLBACK, "--from", "v4", "--to", named)
+    assert [name for name, *_ in releases.calls] == calls
+    if "start" in calls:
+        assert releases.calls[2][1].artifact_id == named
 
 
 @pytest.mark.parametrize("active", ["v4", None])
