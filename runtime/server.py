@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from runtime.admin import create_admin_app
 from runtime.app import create_data_app
+from runtime.http_protocol import BoundedProtocol
 from runtime.instance import Instance
 from runtime.liveness import LivenessServer
 from runtime.priority import switch_threads_quickly
@@ -76,8 +77,8 @@ async def _serve(
     instance: Instance, live_port: int, stopping: asyncio.Event, hurrying: asyncio.Event
 ) -> None:
     settings = instance.settings
-    data = _server(create_data_app(instance))
-    admin = _server(create_admin_app(instance))
+    data = create_server(create_data_app(instance))
+    admin = create_server(create_admin_app(instance))
     with (
         _listen(settings.data_host, settings.data_port) as data_socket,
         _listen(settings.admin_host, settings.admin_port) as admin_socket,
@@ -112,10 +113,12 @@ async def _hurry(instance: Instance, hurrying: asyncio.Event, *servers: "_Server
         server.force_exit = True
 
 
-def _server(app: ASGIApp) -> _Server:
+def create_server(app: ASGIApp) -> _Server:
+    """Return a server of HTTP that leaves the signals alone."""
     return _Server(
         uvicorn.Config(
             app,
+            http=BoundedProtocol,
             lifespan="off",
             ws="none",
             access_log=False,
