@@ -4,6 +4,7 @@ from collections.abc import Callable
 from itertools import cycle, islice
 from math import isfinite
 
+import orjson
 import torch
 from torch import Tensor
 
@@ -47,7 +48,11 @@ def _run_sessions(
         prompt = architecture.read_prompt(sample.body, loaded.resources)
         with torch.inference_mode():
             state = architecture.open(loaded.module, prompt)
-            while not architecture.step(loaded.module, state).is_last:
+            is_last = False
+            while not is_last:
+                step = architecture.step(loaded.module, state)
+                _check_json(step.events)
+                is_last = step.is_last
                 checkpoint()
         architecture.close(state)
 
@@ -80,11 +85,19 @@ def _check_spec(tensor: Tensor, rows: int, spec: TensorSpec) -> None:
         )
 
 
+def _check_json(answer: object) -> None:
+    try:
+        orjson.dumps(answer)
+    except TypeError as error:
+        raise DryRunFailed(f"An answer cannot be written as JSON: {error}.") from None
+
+
 def _check_output(loaded: LoadedModel, sample: Sample, out: Tensor) -> None:
     if not bool(torch.isfinite(out).all()):
         raise DryRunFailed("An output is not finite.")
     answer = loaded.architecture.postprocess(out, sample.body, loaded.resources)
     loaded.architecture.validate(out, answer)
+    _check_json(answer)
     if isinstance(loaded.architecture, ScoringArchitecture) and not isfinite(loaded.architecture.score(out)):
         raise DryRunFailed("The score of an answer is not finite.")
     if sample.golden is not None and not torch.allclose(

@@ -34,6 +34,7 @@ def refuse(*_: object) -> None:
         ({"forward": lambda model, batch: model(batch)[:0]}, "RuntimeError"),
         ({"inputs": (TensorSpec("rows", (87,), torch.float32),)}, "rows is"),
         ({"validate": refuse}, "label"),
+        ({"postprocess": lambda *_: {"items": [{"index": object()}]}}, "written as JSON"),
         ({"samples": lambda resources: (Sample(body={}),)}, "context is missing"),
     ],
 )
