@@ -5,6 +5,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -41,6 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="exit codes: 0 done, 1 failed, 2 bad input, 3 release rolled back or refused, 4 conflict, "
         "5 unreachable, 6 inconclusive and held",
     )
+    parser.add_argument("--version", action="version", version=f"weightshift {version('weightshift')}")
     groups = parser.add_subparsers(metavar="COMMAND", required=True)
     for group in (artifact, target, instance, release, audit, registry, token, keys, local, demo, doctor):
         group.add_commands(groups)

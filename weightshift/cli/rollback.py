@@ -68,7 +68,7 @@ async def rollback(context: Context) -> int:
     if context.arguments.to is not None and context.arguments.to != await _on_stable(context):
         await client.result(context.service)
         return await _release_at_once(context, client, context.arguments.to)
-    context.output.result(found, f"traffic {found.split}: {headline(found)}")
+    context.output.result(found, f"traffic stable/canary {found.split}: {headline(found)}")
     return 0
 
 
@@ -118,7 +118,7 @@ async def _release_at_once(context: Context, client: "ReleaseClient", artifact_i
     await client.start(request)
     with ReleaseProgress(context.output) as progress:
         found = await client.wait(context.service, on_status=progress.show)
-    context.output.result(found, f"traffic {found.split}: {headline(found)}")
+    context.output.result(found, f"traffic stable/canary {found.split}: {headline(found)}")
     return EXIT_CODES[found.outcome] if found.outcome is not None else 1
 
 
@@ -134,7 +134,7 @@ async def _break_glass(context: Context) -> int:
         await mesh.aclose()
     context.output.result(
         after,
-        f"traffic {after.split}, read back; it was {before.split}",
+        f"traffic stable/canary {after.split}, read back; it was {before.split}",
         f"next: weightshift release rollback {context.service.model} -e {context.service.environment} "
         "once Temporal is back, so that the release ends and the targets are sealed",
     )

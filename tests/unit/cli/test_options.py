@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -68,6 +69,11 @@ def test_a_flag_wins_over_its_variable_and_both_over_the_default(run: Run, relea
 def test_an_empty_variable_is_not_set(run: Run) -> None:
     os.environ["WEIGHTSHIFT_ENVIRONMENT"] = ""
     assert "environment: give" in run("release", "pause", "ranker").err
+
+
+def test_the_version_is_told(run: Run) -> None:
+    result = run("--version")
+    assert (result.code, result.out) == (0, f"weightshift {version('weightshift')}\n")
 
 
 def test_a_missing_value_names_both_ways_to_give_it(run: Run) -> None:

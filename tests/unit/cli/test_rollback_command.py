@@ -112,7 +112,7 @@ def test_going_back_that_did_not_get_through_is_tried_again(
 def test_an_active_release_is_rolled_back(run: Run, releases: Any, make_status: Any) -> None:
     releases.statuses = [make_status(split=TrafficSplit.with_canary(0), outcome=Outcome.ROLLED_BACK)]
     result = run(*ROLLBACK, "--reason", "wrong scores")
-    assert (result.code, "traffic 100/0" in result.out) == (0, True)
+    assert (result.code, "traffic stable/canary 100/0" in result.out) == (0, True)
     ((_, _, request),) = releases.calls
     assert (request.operator, request.reason) == ("ada", "wrong scores")
 
