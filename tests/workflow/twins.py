@@ -153,7 +153,7 @@ class ScriptedObservations:
         async with self.reached:
             self.asked.append(observation)
             self.reached.notify_all()
-        while weight in self.blocked or self._has_to_watch(observation):
+        while weight in self.blocked or self._has_to_watch(observation) or self._is_overtaken(observation):
             activity.heartbeat()
             await asyncio.sleep(0.01)
         if self.patient:
@@ -169,6 +169,11 @@ class ScriptedObservations:
     def _has_to_watch(self, observation: Observation) -> bool:
         scripted = self.outcomes.get(observation.stage.weight, [])
         return observation.mode is ObserveMode.WATCH and StageOutcome.BREACH not in scripted[:1]
+
+    def _is_overtaken(self, observation: Observation) -> bool:
+        """Whether a later judge of the stage was asked: its verdict is not for one that is being cancelled."""
+        weight = observation.stage.weight
+        return next(one for one in reversed(self.asked) if one.stage.weight == weight) is not observation
 
 
 class ToldTraffic:
