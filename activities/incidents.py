@@ -2,6 +2,8 @@
 
 from temporalio import activity
 
+from activities.options import ROLLBACK_STUCK
+
 
 def count_drift() -> None:
     """Count a split that somebody else has changed."""
@@ -16,6 +18,11 @@ def count_unconfirmed() -> None:
 def count_stuck_write() -> None:
     """Count another attempt of a mesh write that does not get through."""
     _count("weightshift_mesh_write_stuck", "Attempts of a mesh write beyond the fifth")
+
+
+def count_stuck_seal() -> None:
+    """Count another attempt of a rollback to publish the healthy artifact that does not get through."""
+    _count(*ROLLBACK_STUCK)
 
 
 def count_stale_fence() -> None:

@@ -40,6 +40,11 @@ Argument = TypeVar("Argument")
 Answer = TypeVar("Answer")
 
 CONTROL_QUEUE = "weightshift"
+ROLLBACK_STUCK = (
+    "weightshift_rollback_stuck",
+    "Attempts of a rollback to seal beyond the fifth, or to restore stable",
+)
+"""Name and description of a counter that activities and workflows add to."""
 
 _SHORT = timedelta(seconds=15)
 _HEARTBEAT = timedelta(seconds=10)

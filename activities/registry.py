@@ -12,6 +12,7 @@ from activities.approvals import ApprovalActivities
 from activities.evidence import record_evidence
 from activities.failures import application_errors
 from activities.fleet import live_instances
+from activities.incidents import count_stuck_seal
 from activities.options import ADMIT, COMPLETE, PUBLISH
 from activities.plan_checks import PlanChecks
 from weightshift.cluster.base import NO_CLUSTER, Cluster
@@ -35,6 +36,8 @@ from weightshift.errors import (
 )
 from weightshift.mesh.base import Mesh
 from weightshift.registry.base import Registry
+
+_ALERT_AFTER_ATTEMPTS = 5
 
 
 class RegistryActivities:
@@ -188,7 +191,13 @@ class RegistryActivities:
 
     @activity.defn(name=PUBLISH.name)
     async def publish(self, command: PublishCommand) -> Target:
-        """Publish a target, fenced."""
+        """Publish a target, fenced. A rollback's retries are counted for the alert on them."""
+        is_seal, attempt = command.publication.expected_revision is None, activity.info().attempt
+        if is_seal and attempt > _ALERT_AFTER_ATTEMPTS:
+            count_stuck_seal()
+            activity.logger.error(
+                "%s still cannot be sealed at attempt %d", command.publication.service, attempt
+            )
         with application_errors():
             await record_evidence(self._registry, command.evidence)
             return await self._registry.publish(command.publication)

@@ -7,7 +7,7 @@ from temporalio import exceptions, workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.options import CHECK_CAPACITY, CUT, READ_MESH, SEAL, WARM_UP
+    from activities.options import CHECK_CAPACITY, CUT, READ_MESH, ROLLBACK_STUCK, SEAL, WARM_UP
     from weightshift.contracts.commands import CapacityCheck, MeshWrite, PublishCommand
     from weightshift.contracts.identity import Cohort
     from weightshift.contracts.instance import CandidatePhase
@@ -199,6 +199,7 @@ async def _restore_stable(context: ReleaseContext, *, may_swap: bool) -> bool:
             )
         except ActivityError as error:
             context.tell(f"stable not restored yet: {error.cause}")
+            workflow.metric_meter().create_counter(*ROLLBACK_STUCK).add(1)
             await wait_out(pause)
             if workflow.patched(_RESTORES_BACK_OFF):
                 pause = min(2 * pause, _LONGEST_RESTORE_PAUSE)

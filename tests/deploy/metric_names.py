@@ -30,6 +30,7 @@ WORKER_SERIES = frozenset(
         "weightshift_mesh_unconfirmed",
         "weightshift_mesh_write_stuck",
         "weightshift_notification_failures",
+        "weightshift_rollback_stuck",
         "weightshift_stale_fences",
     }
 )

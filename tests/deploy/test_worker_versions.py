@@ -290,10 +290,11 @@ async def test_the_worker_exposes_what_is_alerted_on(plane: ControlPlane) -> Non
             return exposed.issuperset(names)
 
         await until(lambda: is_counted("weightshift_mesh_write_stuck", "weightshift_notification_failures"))
-        plane.mesh.follows = False
+        plane.mesh.follows = plane.registry.available = False
         plane.mesh.trouble = MeshDrift("the weights were edited; read the mesh and decide again")
         await until(lambda: is_counted("weightshift_mesh_drift", "weightshift_mesh_unconfirmed"))
-        plane.mesh.follows = True
+        await until(lambda: is_counted("weightshift_rollback_stuck"))
+        plane.mesh.follows = plane.registry.available = True
         await releases.result(plane.service)
         plane.mesh.trouble = StaleFence("a newer command is known; read the mesh and decide again")
         later = await plane.release("v43")
