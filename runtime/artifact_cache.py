@@ -126,7 +126,8 @@ class ArtifactCache:
         try:
             yield work
         except (ObjectStoreUnreachable, Superseded):
-            work.close(keep=True)
+            # Under any other name the next attempt would not find it.
+            work.close(keep=work.path.name == digest)
             raise
         except BaseException:
             work.close(keep=False)

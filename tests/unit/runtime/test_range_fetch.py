@@ -222,7 +222,9 @@ def test_another_artifact_clears_away_what_was_left(bench: Bench, artifacts: Any
     assert list((bench.root / "incoming").iterdir()) == []
 
 
-def test_a_second_process_does_not_write_into_the_first_ones_files(bench: Bench) -> None:
+@pytest.fixture
+def first(bench: Bench) -> Iterator[threading.Thread]:
+    """Another process's download of the same artifact, which waits in the middle until the test is over."""
     entered, gate = threading.Event(), threading.Event()
 
     def wait(key: str, offset: int) -> None:
@@ -230,11 +232,22 @@ def test_a_second_process_does_not_write_into_the_first_ones_files(bench: Bench)
             entered.set()
             assert gate.wait(DEADLINE)
 
-    first = threading.Thread(target=bench.fetch, args=(Store(bench.whole, wait),))
-    first.start()
+    thread = threading.Thread(target=bench.fetch, args=(Store(bench.whole, wait),))
+    thread.start()
     assert entered.wait(DEADLINE)
-    bench.fetch(bench.whole)
+    yield thread
     gate.set()
-    first.join(DEADLINE)
-    assert not first.is_alive()
+    thread.join(DEADLINE)
+    assert not thread.is_alive()
     assert list((bench.root / "incoming").iterdir()) == []
+
+
+@pytest.mark.usefixtures("first")
+def test_a_second_process_does_not_write_into_the_first_ones_files(bench: Bench) -> None:
+    bench.fetch(bench.whole)
+
+
+@pytest.mark.usefixtures("first")
+def test_a_second_process_that_stops_leaves_nothing_that_nobody_would_go_on_with(bench: Bench) -> None:
+    bench.stop_at(4 * PART)
+    assert list((bench.root / "incoming").iterdir()) == [bench.partial.parent]
