@@ -70,7 +70,7 @@ def create_admin_app(instance: Instance) -> Starlette:
         token=token.get_secret_value(),
         metrics_token=metrics_token.get_secret_value() if metrics_token else None,
     )
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/admin/status", status),
             Route(_METRICS_PATH, metrics),
@@ -80,6 +80,8 @@ def create_admin_app(instance: Instance) -> Starlette:
         middleware=[require_token],
         exception_handlers={HTTPException: unknown_route},
     )
+    app.router.redirect_slashes = False
+    return app
 
 
 def _status(instance: Instance) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def create_data_app(instance: Instance) -> Starlette:
     ready = _health(lambda: instance.is_ready)
     live = _health(lambda: instance.is_live)
     model = f"/v2/models/{instance.settings.model}"
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/predict", ModelEndpoint(instance, JsonFormat()), methods=["POST"]),
             Route("/generate", GenerateEndpoint(instance), methods=["POST"]),
@@ -39,6 +39,9 @@ def create_data_app(instance: Instance) -> Starlette:
         ],
         exception_handlers={HTTPException: unknown_route},
     )
+    # The address would be made of whatever host the client named.
+    app.router.redirect_slashes = False
+    return app
 
 
 async def unknown_route(request: Request, error: Exception) -> JSONResponse:

@@ -25,7 +25,8 @@ from runtime.responses import (
 from weightshift.errors import InvalidInput, MemoryExhausted, NotServing, QueueFull, WeightshiftError
 
 _logger = logging.getLogger(__name__)
-_CLOSE = (b"connection", b"close")
+CLOSE = (b"connection", b"close")
+"""With a refusal: a proxy that keeps the connection would send the next request here as well."""
 
 
 class WireFormat(Protocol):
@@ -163,8 +164,7 @@ class ModelEndpoint:
 
     async def _refuse(self, send: Send, status: int, error: WeightshiftError, reason: str) -> None:
         self._instance.metrics.rejected(reason)
-        # A proxy that keeps the connection would send the next request here as well.
-        headers = [_CLOSE] if status != 503 else [_CLOSE, self._retry_after]
+        headers = [CLOSE] if status != 503 else [CLOSE, self._retry_after]
         await send_json(send, status, self._wire.error(error), headers)
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from runtime.endpoint import parse_json
+from runtime.endpoint import CLOSE, parse_json
 from runtime.generation_holder import Generation
 from runtime.instance import Instance
 from runtime.responses import BodyTooLarge, ClientGone, error_document, read_body, send_json
@@ -126,7 +126,7 @@ class GenerateEndpoint:
 
     async def _refuse(self, send: Send, status: int, error: WeightshiftError, reason: str) -> None:
         self._instance.metrics.rejected(reason)
-        headers = [self._retry_after] if status == 503 else []
+        headers = [CLOSE] if status != 503 else [CLOSE, self._retry_after]
         await send_json(send, status, error_document(error), headers)
 
 

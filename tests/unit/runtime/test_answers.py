@@ -82,6 +82,7 @@ async def test_unknown_routes_and_methods_have_the_same_error_shape(world: Any) 
             (await client.get("/predict"), 405),
             (await client.get("/nowhere"), 404),
             (await client.post("/readyz"), 405),
+            (await client.post("/predict/", headers={"host": "elsewhere"}), 404),
         ):
             assert answer.status_code == status
             assert answer.json()["error"]["type"] == "InvalidInput"
@@ -172,10 +173,11 @@ async def test_drained_it_refuses_and_stays_out(world: Any, artifacts: Any) -> N
         assert (await admin.post("/admin/drain")).status_code == 202
         assert (await client.get("/readyz")).status_code == 503
         assert await instance.start_drain()
-        refused = await client.post("/predict", content=BODY)
-        assert refused.status_code == 503
-        assert refused.headers["connection"] == "close"
-        assert refused.json()["error"]["type"] == "NotServing"
+        for path in ("/predict", "/generate"):
+            refused = await client.post(path, content=BODY)
+            assert refused.status_code == 503
+            assert refused.headers["connection"] == "close"
+            assert refused.json()["error"]["type"] == "NotServing"
         assert (await client.get("/livez")).status_code == 200
         await world.until(lambda: True)
     report = await world.report()
