@@ -31,6 +31,7 @@ class ArtifactCache:
         self._artifacts = root / "artifacts"
         self._incoming = root / "incoming"
         self._quarantine = root / "quarantine"
+        self._pinned: dict[str, CachedArtifact] = {}
         self._make_directories()
 
     def fetch(self, model: str, digest: str, progress: Progress) -> CachedArtifact:
@@ -82,8 +83,10 @@ class ArtifactCache:
     def collect(self, keep: Collection[str], *, newest: int) -> None:
         """Remove all but the digests in `keep` and the `newest` most recently used ones.
 
-        Only renames and unlinks; an artifact that somebody reads is left for the next time.
+        Only renames and unlinks; an artifact that somebody reads is left for the next time. What is in `keep`
+        counts as read until then, so that no other process removes it either.
         """
+        self._pin(keep)
         entries = sorted(self._artifacts.iterdir(), key=lambda entry: entry.stat().st_mtime, reverse=True)
         for entry in entries[newest:]:
             if entry.name in keep:
@@ -104,6 +107,13 @@ class ArtifactCache:
     def _make_directories(self) -> None:
         for directory in (self._artifacts, self._incoming, self._quarantine):
             directory.mkdir(parents=True, exist_ok=True)
+
+    def _pin(self, digests: Collection[str]) -> None:
+        for digest in self._pinned.keys() - set(digests):
+            self._pinned.pop(digest).close()
+        for digest in set(digests) - self._pinned.keys():
+            if (cached := self._open_complete(digest)) is not None:
+                self._pinned[digest] = cached
 
     def _open_complete(self, digest: str) -> CachedArtifact | None:
         try:

@@ -275,9 +275,9 @@ class Reconciler:
 
     def _remember(self, target: Target) -> None:
         self._state.trust(target)
-        keep = {generation.loaded.manifest_sha256 for generation in self._holder.resident}
+        resident = {generation.loaded.manifest_sha256 for generation in self._holder.resident}
         try:
-            self._preparer.collect(keep, newest=self._settings.cache_keep)
+            self._preparer.collect(resident | self._state.way_back, newest=self._settings.cache_keep)
         except OSError:
             _logger.exception("old artifacts could not be removed from the cache")
 

@@ -28,6 +28,7 @@ class _Saved(BaseModel):
 
     accepted: Target | None = None
     trusted: Target | None = None
+    previous: str | None = None
 
 
 class TargetState:
@@ -57,6 +58,11 @@ class TargetState:
         """The last target that was loaded, dry-run and installed here."""
         return self._saved.trusted
 
+    @property
+    def way_back(self) -> frozenset[str]:
+        """The manifest digest of the artifact that served before the trusted one, if there was one."""
+        return frozenset(filter(None, [self._saved.previous]))
+
     def accept(self, target: Target) -> bool:
         """Take a target; returns whether that changed the accepted one.
 
@@ -84,13 +90,17 @@ class TargetState:
             trusted = self._saved.trusted
             if trusted is not None and trusted.revision == target.revision:
                 trusted = target
-            self._save(_Saved(accepted=target, trusted=trusted))
+            self._save(self._saved.model_copy(update={"accepted": target, "trusted": trusted}))
             return True
 
     def trust(self, target: Target) -> None:
         """Remember a target that serves now."""
         with self._lock:
-            self._save(_Saved(accepted=self._saved.accepted, trusted=target))
+            served = self._saved.trusted
+            changes: dict[str, object] = {"trusted": target}
+            if served is not None and served.manifest_sha256 != target.manifest_sha256:
+                changes["previous"] = served.manifest_sha256
+            self._save(self._saved.model_copy(update=changes))
 
     def _is_valid(self, target: Target) -> bool:
         try:
@@ -105,9 +115,11 @@ class TargetState:
             other = _Saved.model_validate_json(self._path.read_bytes())
         except (OSError, ValidationError):
             return own
-        return _Saved(
-            accepted=_newest(own.accepted, other.accepted), trusted=_newest(own.trusted, other.trusted)
-        )
+        newest = {
+            "accepted": _newest(own.accepted, other.accepted),
+            "trusted": _newest(own.trusted, other.trusted),
+        }
+        return own.model_copy(update=newest)
 
     def _read(self) -> _Saved:
         try:
