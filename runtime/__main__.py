@@ -36,6 +36,12 @@ def main() -> int:
     except WeightshiftError as error:
         _logger.error("%s", error)  # noqa: TRY400 - the message says all
         return error.exit_code
+    except OSError as error:
+        place = f" ({error.filename})" if error.filename else ""
+        _logger.error(  # noqa: TRY400 - the system's words say all
+            "%s%s; check the ports and cache_dir, and that this process may use them", error.strerror, place
+        )
+        return WeightshiftError.exit_code
     if not has_ended:
         # The interpreter would wait for the thread, which may be anywhere in a model's code.
         _logger.warning("a candidate did not stop in time and is abandoned")

@@ -1,6 +1,7 @@
 """The real process without a registry: what it answers, and to whom."""
 
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -53,3 +54,37 @@ def test_bad_settings_end_the_start_with_one_line_each_and_no_secret(tmp_path: P
     assert "admin_token" in finished.stderr
     assert "Traceback" not in finished.stderr
     assert "hunter2" not in finished.stderr
+
+
+def test_a_cache_or_a_port_that_cannot_be_used_ends_the_start_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for settings, words in (
+            ({"CACHE_DIR": str(tmp_path / "file/cache")}, "Not a directory"),
+            ({"CACHE_DIR": str(tmp_path), "DATA_PORT": str(taken.getsockname()[1])}, "in use"),
+        ):
+            own = {
+                "MODEL": "ranker",
+                "ENVIRONMENT": "test",
+                "COHORT": "stable",
+                "INSTANCE_ID": "stable-0",
+                "ADMIN_TOKEN": "a-token-for-tests",
+                "LIVE_PORT": "0",
+                "INSECURE_UNSIGNED": "1",
+                **settings,
+            }
+            finished = subprocess.run(
+                [sys.executable, "-m", "runtime"],
+                env={
+                    **{f"WEIGHTSHIFT_RUNTIME_{name}": value for name, value in own.items()},
+                    "WEIGHTSHIFT_STORE_URL": f"file://{tmp_path}",
+                },
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
+            assert finished.returncode == 1
+            assert words in finished.stderr
+            assert "cache_dir" in finished.stderr
+            assert "Traceback" not in finished.stderr
