@@ -21,6 +21,7 @@ from weightshift.registry.base import Registry
 
 _SHORTEST_PAUSE = 0.1
 _BEAT_SECONDS = 2.0
+_NOTHING_JUDGED = "nothing is judged yet"
 # Bounds the memory that stages need which begin at the same time, an hour of samples each.
 _JUDGED_AT_A_TIME = 8
 
@@ -66,20 +67,25 @@ class MetricsActivities:
         watch = MeshWatch(mesh=self._mesh, observation=observation)
         recorded = await self._record_evidence(observation)
         longest = min(observation.interval, self._lost_after).total_seconds() / 2
+        said = _NOTHING_JUDGED
         while True:
-            verdict = await self._in_turn(stage, observation)
+            verdict = await self._in_turn(stage, observation, said)
             is_final = stage.is_final(verdict, self._clock())
             problem = await self._lost(observation) or await watch.problem(at_once=is_final)
             if problem is not None:
                 verdict = StageVerdict(outcome=StageOutcome.BREACH, reason=problem)
                 return stage.observed(verdict, evidence_recorded=recorded)
-            activity.heartbeat(verdict.reason)
+            said = verdict.reason
+            activity.heartbeat(said)
             if is_final:
                 return stage.observed(verdict, evidence_recorded=recorded)
             await asyncio.sleep(max(_SHORTEST_PAUSE, min(longest, stage.seconds_to_next(self._clock()))))
 
-    async def _in_turn(self, stage: StageObservation, observation: Observation) -> StageVerdict:
-        """Judge what is due when it is this stage's turn; a lost instance does not wait for that."""
+    async def _in_turn(self, stage: StageObservation, observation: Observation, said: str) -> StageVerdict:
+        """Judge what is due when it is this stage's turn; a lost instance does not wait for that.
+
+        Meanwhile every heartbeat repeats what was `said` last: that is what people are shown.
+        """
 
         async def judge() -> StageVerdict:
             async with self._turns:
@@ -88,7 +94,7 @@ class MetricsActivities:
         judging = asyncio.create_task(judge())
         try:
             while not judging.done():
-                activity.heartbeat("judging")
+                activity.heartbeat(said)
                 await asyncio.wait((judging,), timeout=_BEAT_SECONDS)
                 if not judging.done() and (lost := await self._lost(observation)):
                     return StageVerdict(outcome=StageOutcome.BREACH, reason=lost)

@@ -11,6 +11,7 @@ from temporalio.common import RetryPolicy
 
 from weightshift.contracts.approval import ApprovalCheck, CheckedApprovals
 from weightshift.contracts.commands import (
+    JUDGE_ACTIVITY,
     Admittance,
     Adoption,
     Capacity,
@@ -139,7 +140,7 @@ CUT = Call[MeshWrite, MeshState](
 )
 
 OBSERVE = Call[Observation, Observed](
-    "metrics.observe",
+    JUDGE_ACTIVITY,
     Observed,
     longest_attempt=_LONGEST_ATTEMPT,
     give_up_after=None,

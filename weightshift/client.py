@@ -10,6 +10,7 @@ from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import (
     Client,
+    WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
@@ -37,6 +38,7 @@ from weightshift.contracts.release import (
     ReleaseStatus,
     RollbackRequest,
 )
+from weightshift.judging import judging
 from weightshift.refused_releases import (
     ENVIRONMENT_ATTRIBUTE,
     MODEL_ATTRIBUTE,
@@ -116,8 +118,8 @@ class ReleaseClient:
 
     async def status(self, service: Service) -> ReleaseStatus:
         """Ask the latest release of a service where it is. Raises `UnknownService`."""
-        call: Awaitable[ReleaseStatus] = self._handle(service).query("status", result_type=ReleaseStatus)
-        return await self._ask(service, call)
+        status = await self._query(service)
+        return status if status.outcome else await self._judged(status, await self._describe(service))
 
     async def wait(self, service: Service, *, on_status: Callable[[ReleaseStatus], None]) -> ReleaseStatus:
         """Follow a release until its outcome is known, reporting every change.
@@ -126,13 +128,16 @@ class ReleaseClient:
         """
         last: ReleaseStatus | None = None
         while True:
-            status = await self._status_or_none(service)
+            status = await self._query_or_none(service)
+            description = await self._describe(service)
+            if status is not None:
+                status = await self._judged(status, description)
             if status is not None and status != last:
                 on_status(status)
                 last = status
             if status is not None and status.outcome is not None:
                 return status
-            await self._raise_if_failed(service)
+            await self._raise_if_failed(service, description)
             await asyncio.sleep(_POLL_SECONDS)
 
     async def result(self, service: Service) -> ReleaseResult:
@@ -162,7 +167,7 @@ class ReleaseClient:
     async def refusal(self, service: Service) -> errors.WeightshiftError | None:
         """Return what the newest release failed with, or that it was terminated; None if neither."""
         try:
-            await self._raise_if_failed(service)
+            await self._raise_if_failed(service, await self._describe(service))
         except errors.Unreachable:
             raise
         except errors.WeightshiftError as error:
@@ -239,12 +244,21 @@ class ReleaseClient:
     def _handle(self, service: Service, result_type: type | None = None) -> WorkflowHandle[Any, Any]:
         return self._client.get_workflow_handle(service.workflow_id, result_type=result_type)
 
-    async def _status_or_none(self, service: Service) -> ReleaseStatus | None:
+    async def _query(self, service: Service) -> ReleaseStatus:
+        call: Awaitable[ReleaseStatus] = self._handle(service).query("status", result_type=ReleaseStatus)
+        return await self._ask(service, call)
+
+    async def _query_or_none(self, service: Service) -> ReleaseStatus | None:
         """Return the status, or None while no worker can answer (it may be restarting)."""
         try:
-            return await self.status(service)
+            return await self._query(service)
         except errors.TemporalUnreachable:
             return None
+
+    async def _judged(
+        self, status: ReleaseStatus, description: WorkflowExecutionDescription
+    ) -> ReleaseStatus:
+        return status.model_copy(update={"judging": await judging(self._client, description)})
 
     async def _unanswered(self, service: Service) -> errors.WeightshiftError:
         """Return why a recorded rollback has no answer yet: it takes its time, or nobody works on it."""
@@ -262,11 +276,13 @@ class ReleaseClient:
             f"`weightshift release watch {service.model} -e {service.environment}`"
         )
 
-    async def _raise_if_failed(self, service: Service) -> None:
+    async def _describe(self, service: Service) -> WorkflowExecutionDescription:
         try:
-            description = await self._handle(service).describe()
+            return await self._handle(service).describe()
         except RPCError as error:
             raise _unreachable(error) from error
+
+    async def _raise_if_failed(self, service: Service, description: WorkflowExecutionDescription) -> None:
         if description.status is not WorkflowExecutionStatus.RUNNING:
             await self.result(service)
 

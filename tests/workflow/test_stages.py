@@ -1,5 +1,6 @@
 """Forward: stages, windows, holds, pauses, evidence."""
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -47,6 +48,19 @@ async def test_windows_are_durable_timers(harness: Harness) -> None:
     await harness.release("v42")
     after = await harness.environment.get_current_time()
     assert after - before >= timedelta(minutes=4 * 10 + 30)
+
+
+async def test_a_status_tells_the_judges_latest_word(harness: Harness) -> None:
+    harness.observations.blocked.add(5)
+    await harness.start("v42")
+    await harness.until_judging(5)
+    async with asyncio.timeout(10):
+        while not (status := await harness.client.status(harness.service)).judging:
+            await asyncio.sleep(0.05)
+    assert status.judging == "7 of 200 samples"
+    harness.observations.blocked.clear()
+    await harness.result()
+    assert (await harness.client.status(harness.service)).judging == ""
 
 
 async def test_promote_skips_the_rest_of_a_window(harness: Harness) -> None:

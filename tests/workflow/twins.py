@@ -143,6 +143,7 @@ class ScriptedObservations:
         self.asked: list[Observation] = []
         self.blocked: set[int] = set()
         self.patient = False
+        self.said = "7 of 200 samples"
         self.reached = asyncio.Condition()
         self._registry = registry
 
@@ -154,7 +155,7 @@ class ScriptedObservations:
             self.asked.append(observation)
             self.reached.notify_all()
         while weight in self.blocked or self._has_to_watch(observation) or self._is_overtaken(observation):
-            activity.heartbeat()
+            activity.heartbeat(self.said)
             await asyncio.sleep(0.01)
         if self.patient:
             await asyncio.sleep(observation.stage.window.total_seconds() + 0.1)

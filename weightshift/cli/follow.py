@@ -14,12 +14,15 @@ if TYPE_CHECKING:
 _SILENCE_SECONDS = 10.0
 
 
-async def follow(context: Context, client: "ReleaseClient") -> int:
-    """Show a release until its outcome is known, or nothing moves without a person; return the exit code."""
+async def follow(context: Context, client: "ReleaseClient", *, ends_when_held: bool) -> int:
+    """Show a release until its outcome is known; return the exit code.
+
+    With `ends_when_held` also only until nothing moves without a person, with the exit code for that.
+    """
     answered = asyncio.Event()
     silence = asyncio.create_task(_warn_of_silence(context, answered))
     try:
-        with ReleaseProgress(context.output) as progress:
+        with ReleaseProgress(context.output, ends_when_held=ends_when_held) as progress:
 
             def show(status: ReleaseStatus) -> None:
                 answered.set()

@@ -1,7 +1,6 @@
 """`weightshift release`: start a release, follow it, steer it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ulid import ULID
 
@@ -45,9 +44,6 @@ from weightshift.contracts.release import (
 )
 from weightshift.errors import Conflict, InvalidInput, ReleaseActive, TemporalUnreachable
 
-if TYPE_CHECKING:
-    pass
-
 
 def _ids(text: str) -> tuple[str, ...]:
     return tuple(filter(None, (one.strip() for one in text.split(","))))
@@ -55,7 +51,13 @@ def _ids(text: str) -> tuple[str, ...]:
 
 _START_OPTIONS = (
     Option(("--plan",), "WEIGHTSHIFT_PLAN", "YAML or JSON file; without one the default plan", parse=Path),
-    Option(("--wait",), "WEIGHTSHIFT_WAIT", "follow the release to its end", default=False, switch=True),
+    Option(
+        ("--wait",),
+        "WEIGHTSHIFT_WAIT",
+        "follow the release to its end, or until it is held (exit code 6)",
+        default=False,
+        switch=True,
+    ),
     Option(("--request-key",), "WEIGHTSHIFT_REQUEST_KEY", "makes a repeated start attach to the first"),
     Option(
         ("--approval",),
@@ -83,7 +85,7 @@ def add_commands(groups: Commands) -> None:
     )
     for name, handler, summary in (
         ("status", status, "show the newest release"),
-        ("watch", watch, "follow the active release to its end"),
+        ("watch", watch, "follow the active release to its end, on through a hold"),
     ):
         add_command(commands, name, handler, summary, positionals=["model"], options=where)
     for name, handler, summary in (
@@ -222,7 +224,7 @@ async def _attach(context: Context, record: ReleaseRecord) -> int:
 async def _started(context: Context, release_id: str, text: str) -> int:
     arguments = context.arguments
     if arguments.wait:
-        return await follow(context, await context.connections.releases(arguments))
+        return await follow(context, await context.connections.releases(arguments), ends_when_held=True)
     context.output.result(
         {"release_id": release_id},
         f"release {release_id} of {text}",
@@ -242,8 +244,8 @@ async def status(context: Context) -> int:
 
 
 async def watch(context: Context) -> int:
-    """Follow the active release to its end."""
-    return await follow(context, await context.connections.releases(context.arguments))
+    """Follow the active release to its end, also while it is held: people may watch until it moves again."""
+    return await follow(context, await context.connections.releases(context.arguments), ends_when_held=False)
 
 
 async def pause(context: Context) -> int:

@@ -1,6 +1,8 @@
 """How a release looks to people. Pure: status in, text out."""
 
+import re
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -18,6 +20,8 @@ _COLOURS = {
     Outcome.ABANDONED: "red",
 }
 _RECENT_STEPS = 12
+_FIGURE = re.compile(r"\d+(?:[.,]\d+)*")
+_SAME_WORDS = timedelta(minutes=1)
 
 
 class StepLog:
@@ -31,6 +35,26 @@ class StepLog:
         steps = [step for step in status.steps if step not in self._shown]
         self._shown.update(steps)
         return [step_line(step) for step in steps]
+
+
+class JudgingLog:
+    """Remembers what the judge of a stage was shown to say: its figures alone change every interval."""
+
+    def __init__(self) -> None:
+        self._words = ""
+        self._shown: tuple[str, datetime] | None = None
+
+    def new_line(self, status: ReleaseStatus, now: datetime) -> str | None:
+        """Return a line when the judge says something else, and once a minute what its figures are now."""
+        text = f"{status.stage_weight} %: judging: {status.judging}"
+        words = _FIGURE.sub("", text)
+        if not status.judging or (words == self._words and self._is_recent(text, now)):
+            return None
+        self._words, self._shown = words, (text, now)
+        return step_line(Step(at=now, text=text))
+
+    def _is_recent(self, text: str, now: datetime) -> bool:
+        return self._shown is not None and (text == self._shown[0] or now - self._shown[1] < _SAME_WORDS)
 
 
 def step_line(step: Step) -> str:
@@ -96,6 +120,8 @@ def _facts(status: ReleaseStatus) -> list[tuple[str, Text]]:
     ]
     if status.waiting_for:
         facts.append(("waiting for", Text(status.waiting_for)))
+    if status.judging:
+        facts.append(("judging", Text(status.judging)))
     if status.verdict is not None:
         facts.append(("verdict", Text(f"{status.verdict.outcome}: {status.verdict.reason}")))
         facts += [

@@ -168,6 +168,10 @@ class ObserveMode(StrEnum):
     WATCH = "watch"
 
 
+JUDGE_ACTIVITY = "metrics.observe"
+"""The activity that judges a stage; each of its heartbeats carries the judge's latest word."""
+
+
 class Observation(Message):
     """Judge one stage from its start, every interval, until the outcome is known.
 

@@ -126,7 +126,8 @@ class Step(Message):
 class ReleaseStatus(Message):
     """The answer of the `status` query. `split` is the mesh's read-back, not an intention.
 
-    `waiting_for` says what a held release needs from people; empty while it needs nothing.
+    `waiting_for` says what a held release needs from people; empty while it needs nothing. `judging` is the
+    judge's latest word on the stage, of which the workflow knows nothing yet: the client adds it.
     """
 
     release_id: str
@@ -142,6 +143,7 @@ class ReleaseStatus(Message):
     held: bool = False
     paused: bool = False
     waiting_for: str = ""
+    judging: str = ""
     steps: tuple[Step, ...] = ()
 
 

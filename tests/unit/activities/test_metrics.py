@@ -13,6 +13,7 @@ from weightshift.contracts.commands import InstanceRef, Observation
 from weightshift.contracts.identity import Service
 from weightshift.contracts.plan import Plan
 from weightshift.contracts.verdict import StageOutcome
+from weightshift.errors import MetricsUnreachable
 from weightshift.mesh.memory import MemoryMesh
 from weightshift.registry.memory import MemoryRegistry
 
@@ -26,6 +27,13 @@ class Hanging:
     async def select(self, selector: str, *, end: float) -> tuple[Series, ...]:
         await asyncio.Event().wait()
         raise AssertionError
+
+
+class Away(Hanging):
+    """A `MetricsReader` whose store is away."""
+
+    async def select(self, selector: str, *, end: float) -> tuple[Series, ...]:
+        raise MetricsUnreachable("Prometheus did not answer")
 
 
 def observation(*canary: InstanceRef) -> Observation:
@@ -60,3 +68,19 @@ async def test_a_lost_instance_does_not_wait_for_a_metrics_store_that_hangs(
     for other in others:
         other.cancel()
     await asyncio.gather(*others, return_exceptions=True)
+
+
+async def test_every_heartbeat_carries_the_judges_latest_word() -> None:
+    beats: asyncio.Queue[str] = asyncio.Queue()
+    environment = ActivityEnvironment()
+    environment.on_heartbeat = beats.put_nowait
+    judge = MetricsActivities(
+        reader=Away(), registry=MemoryRegistry(), mesh=MemoryMesh(), lost_after=timedelta(seconds=0.2)
+    )
+    judging = asyncio.create_task(environment.run(judge.observe, observation()))
+    async with asyncio.timeout(5):
+        heard = [await beats.get() for _ in range(6)]
+    judging.cancel()
+    await asyncio.gather(judging, return_exceptions=True)
+    assert heard[0] == "nothing is judged yet"
+    assert set(heard[1:]) == {"Prometheus did not answer"}

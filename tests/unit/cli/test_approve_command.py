@@ -117,7 +117,7 @@ def test_following_a_release_that_waits_for_people_says_whom_to_ask(
 ) -> None:
     phase = ReleasePhase.AWAITING_APPROVAL
     releases.statuses = [make_status(phase=phase, held=True, waiting_for="1 approval before 50 %: …")]
-    result = run("release", "watch", *IN_TEST)
+    result = run(*START, "--wait")
     assert result.code == 6
     assert "next: weightshift release approve ranker -e test" in result.out
 

@@ -1,4 +1,3 @@
-import asyncio
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -7,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from weightshift.cli import follow as follow_module
-from weightshift.cli.output import Output
 from weightshift.contracts.identity import Service
 from weightshift.contracts.release import Intervention, Outcome, ReleasePhase, ReleaseRecord
 from weightshift.contracts.traffic import TrafficSplit
@@ -129,44 +126,10 @@ def test_start_reads_a_plan(run: Run, releases: Any, tmp_path: Path) -> None:
     assert request.plan.window.total_seconds() == 120
 
 
-@pytest.mark.parametrize(
-    ("outcome", "code"), [(Outcome.PROMOTED, 0), (Outcome.ROLLED_BACK, 3), (Outcome.REFUSED, 3)]
-)
-@pytest.mark.parametrize("verb", [("watch", *IN_TEST), ("start", "ranker", "v2", "-e", "test", "--wait")])
-def test_following_ends_with_the_outcome(
-    run: Run, releases: Any, make_status: Any, outcome: Outcome, code: int, verb: tuple[str, ...]
-) -> None:
-    end = make_status(outcome=outcome, phase=ReleasePhase.DONE, reason="gate p99 breached")
-    releases.statuses = [make_status(), make_status(), end]
-    result = run("release", *verb)
-    assert result.code == code
-    assert result.out.count("admitted") == 1
-    assert f"test/ranker v2 {outcome}: gate p99 breached" in result.out
-
-
-def test_following_in_json_prints_the_last_status_only(run: Run, releases: Any, make_status: Any) -> None:
-    releases.statuses = [make_status(), make_status(outcome=Outcome.PROMOTED)]
-    result = run("release", "watch", *IN_TEST, "--json")
-    assert json.loads(result.out)["outcome"] == "promoted"
-
-
-def test_following_on_a_terminal_redraws_one_panel(
-    run: Run, releases: Any, make_status: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    releases.statuses = [make_status(), make_status(outcome=Outcome.PROMOTED, phase=ReleasePhase.DONE)]
-    result = run("release", "watch", *IN_TEST)
-    assert result.code == 0
-    assert "\x1b[1A" in result.out
-    assert "canary #................... 5 %" in result.out
-
-
-def test_following_a_held_release_ends_with_what_to_do(run: Run, releases: Any, make_status: Any) -> None:
-    releases.statuses = [make_status(held=True, reason="12 of 200 samples")]
-    result = run("release", "watch", *IN_TEST)
-    assert result.code == 6
-    assert "12 of 200 samples (held)" in result.out
-    assert "next: wait for evidence, weightshift release promote ranker -e test, or rollback" in result.out
+def test_status_shows_what_the_judge_says(run: Run, releases: Any, make_status: Any) -> None:
+    releases.statuses = [make_status(judging="7 of 200 samples")]
+    assert "judging   7 of 200 samples" in run("release", "status", *IN_TEST).out
+    assert json.loads(run("release", "status", *IN_TEST, "--json").out)["judging"] == "7 of 200 samples"
 
 
 def test_status_shows_split_verdict_and_the_way_back(run: Run, releases: Any, make_status: Any) -> None:
@@ -290,23 +253,3 @@ def test_who_has_no_stack_is_told_how_to_get_one(
     assert "weightshift local up" in run("release", "status", *IN_TEST).err
     monkeypatch.setenv("WEIGHTSHIFT_TEMPORAL_ADDRESS", "temporal:7233")
     assert "weightshift local up" not in run("release", "status", *IN_TEST).err
-
-
-def test_a_release_that_no_worker_takes_says_so(
-    run: Run, releases: Any, make_status: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def wait_for_it(service: Service, *, on_status: Callable[[Any], None]) -> Any:
-        await warned.wait()
-        on_status(done)
-        return done
-
-    def warn(self: Output, text: str) -> None:
-        said.append(text)
-        warned.set()
-
-    done, warned, said = make_status(outcome=Outcome.PROMOTED), asyncio.Event(), list[str]()
-    monkeypatch.setattr(Output, "warning", warn)
-    monkeypatch.setattr(follow_module, "_SILENCE_SECONDS", 0.0)
-    monkeypatch.setattr(releases, "wait", wait_for_it)
-    assert run("release", "watch", *IN_TEST).code == 0
-    assert "no worker has answered" in said[0]
