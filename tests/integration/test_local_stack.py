@@ -12,8 +12,9 @@ import pytest
 from weightshift.errors import InvalidInput, LocalStackError
 from weightshift.local import control
 from weightshift.local.identity import identity_of
-from weightshift.local.stack import LocalStack
+from weightshift.local.stack import DEFAULT_SERVICE, LocalStack
 from weightshift.local.state import read_supervisor
+from weightshift.registry.client import RegistryClient
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +69,7 @@ async def test_a_supervised_stack_is_controlled_from_outside(tmp_path: Path) -> 
         assert all(first.processes.values())
         assert len(first.processes) == 12
         assert await control.up(tmp_path) == first
-        assert "WEIGHTSHIFT_REGISTRY_TOKEN" in control.stack_environment(tmp_path)
+        assert await reporting(control.stack_environment(tmp_path)) == 4
         assert not (await control.down(tmp_path)).running
         assert processes_in(tmp_path) == set()
 
@@ -120,6 +121,13 @@ async def interrupted(directory: Path, number: signal.Signals) -> None:
     os.kill(status.supervisor_pid, number)
     await until_nothing_runs(directory)
     assert not control.status(directory).running
+
+
+async def reporting(environment: dict[str, str]) -> int:
+    """Return how many instances of the local service the registry knows to be alive."""
+    url, token = (environment[f"WEIGHTSHIFT_REGISTRY_{name}"] for name in ("URL", "TOKEN"))
+    async with RegistryClient(url=url, token=token) as registry:
+        return sum(not state.lost for state in await registry.instances(DEFAULT_SERVICE))
 
 
 async def until_nothing_runs(directory: Path) -> None:

@@ -11,6 +11,8 @@ from weightshift.contracts.identity import Cohort, Service
 from weightshift.errors import InvalidInput, LocalStackError, WeightshiftError
 from weightshift.local.addresses import Addresses
 from weightshift.local.envoy import envoy_address, envoy_spec, mesh_agent_spec
+from weightshift.local.files import secret
+from weightshift.local.instances import wait_for_reports
 from weightshift.local.keys import authorisation_environment, signing_environment
 from weightshift.local.layout import STATEFUL, Layout, choose_layout
 from weightshift.local.ports import remembered_ports
@@ -21,6 +23,7 @@ from weightshift.local.s3 import prepare_s3, remove_s3_sockets, s3_address, s3_s
 from weightshift.local.services import (
     ADMIN_TOKEN,
     METRICS_TOKEN,
+    OPERATOR_TOKEN,
     control_environment,
     prepare_registry,
     registry_spec,
@@ -28,9 +31,11 @@ from weightshift.local.services import (
     worker_spec,
 )
 from weightshift.local.temporal import temporal_spec
+from weightshift.registry.client import RegistryClient
 
 DEFAULT_SERVICE = Service(model="ranker", environment="local")
 _ATTEMPTS = 3
+_REPORT_SECONDS = 60.0
 
 
 class LocalStack:
@@ -88,7 +93,7 @@ class LocalStack:
         }
 
     async def up(self) -> None:
-        """Start everything and wait until it is ready; on failure, end what was started."""
+        """Start everything and wait until it is ready and every instance reports; on failure, end it all."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 await self._start_all()
@@ -163,6 +168,12 @@ class LocalStack:
             if isinstance(first, WeightshiftError):
                 raise first from None
             raise LocalStackError(f"the stack could not start: {type(first).__name__}: {first}") from first
+        names = [instance.name for instance in self._layout.instances]
+        async with self._registry() as registry:
+            await wait_for_reports(registry, self.service, names, seconds=_REPORT_SECONDS)
+
+    def _registry(self) -> RegistryClient:
+        return RegistryClient(url=self.addresses.registry, token=secret(self.directory / OPERATOR_TOKEN))
 
     async def _start_one(self, name: str, ready: dict[str, asyncio.Event]) -> None:
         for needed in self._layout.dependencies(name):
