@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from weightshift.contracts.commands import InstanceRef
 from weightshift.contracts.identity import Cohort, Service
+from weightshift.contracts.manifest import ArtifactRecord
 from weightshift.contracts.release import Admission, ReleaseRecord, ReleaseRequest
 from weightshift.contracts.target import Target
-from weightshift.errors import Conflict, NoCanaryCapacity
+from weightshift.errors import Conflict, FeatureSchemaChanged, NoCanaryCapacity
 from weightshift.way_back import is_going_back, never_promoted, promoted_last
 
 
@@ -45,6 +46,23 @@ def left_unfinished(
     if not never_promoted(records, stable.artifact_id):
         return None
     return LeftUnfinished(request.service, unfinished=stable.artifact_id, healthy=healthy)
+
+
+def schema_change(request: ReleaseRequest, candidate: ArtifactRecord, stable: Target | None) -> str | None:
+    """Return what to tell where the candidate takes other requests than stable; None where it does not.
+
+    Such a canary answers today's callers with 400, which no gate counts as a failure. Raises
+    `FeatureSchemaChanged` unless the request says that callers are ready, or goes back to what served.
+    """
+    if stable is None or candidate.feature_schema == stable.feature_schema:
+        return None
+    change = (
+        f"{stable.artifact_id} serves requests of the feature schema {stable.feature_schema}, and "
+        f"{candidate.artifact_id} takes {candidate.feature_schema}"
+    )
+    if request.allow_schema_change or is_going_back(request.request_key):
+        return f"{change}: callers have to be ready for it"
+    raise FeatureSchemaChanged(f"{change}; add --allow-schema-change if its callers are ready")
 
 
 def holds_lock(admission: Admission, records: Sequence[ReleaseRecord]) -> bool:

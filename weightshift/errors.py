@@ -72,6 +72,10 @@ class NoCanaryCapacity(InvalidInput):
     """No canary instance reports to the registry, so nothing could be tried."""
 
 
+class FeatureSchemaChanged(InvalidInput):
+    """The artifact takes other requests than the one that serves."""
+
+
 class Unauthorised(InvalidInput):
     """The token does not allow this."""
 

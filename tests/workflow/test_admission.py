@@ -8,6 +8,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from tests.workflow.harness import FAST_PLAN, UNJUDGED_PLAN, Harness
+from tests.workflow.twins import approved_artifact
 from weightshift.analysis.sizing import ObservedTraffic
 from weightshift.contracts.approval import ApprovalRequest
 from weightshift.contracts.identity import Cohort, Fence
@@ -24,6 +25,7 @@ from weightshift.contracts.traffic import TrafficSplit
 from weightshift.errors import (
     ArtifactNotReady,
     Conflict,
+    FeatureSchemaChanged,
     InvalidPlan,
     ReleaseActive,
     StaleFence,
@@ -103,6 +105,18 @@ async def test_asking_about_an_unknown_service_is_a_typed_error(harness: Harness
     unknown = harness.service.model_copy(update={"model": "nobody"})
     with pytest.raises(UnknownService):
         await harness.client.status(unknown)
+
+
+async def test_another_feature_schema_needs_callers_that_are_ready(harness: Harness) -> None:
+    await approved_artifact(harness.registry, "ranker", "v50", feature_schema="ranker-v2")
+    await harness.start("v50")
+    with pytest.raises(FeatureSchemaChanged, match="ranker-v2; add --allow-schema-change"):
+        await harness.client.wait(harness.service, on_status=lambda status: None)
+    ready = harness.request("v50").model_copy(update={"allow_schema_change": True})
+    await harness.client.start(ready)
+    assert (await harness.result()).outcome is Outcome.PROMOTED
+    told = [step.text for step in (await harness.client.status(harness.service)).steps]
+    assert any("v50 takes ranker-v2: callers have to be ready" in text for text in told)
 
 
 async def refused_plan(harness: Harness, plan: Plan) -> str:

@@ -25,14 +25,16 @@ from weightshift.mesh.memory import MemoryMesh
 from weightshift.registry.memory import MemoryRegistry
 
 
-async def approved_artifact(registry: MemoryRegistry, model: str, artifact_id: str) -> None:
+async def approved_artifact(
+    registry: MemoryRegistry, model: str, artifact_id: str, *, feature_schema: str = "ranker-v1"
+) -> None:
     """Register an artifact and approve it."""
     record = ArtifactRecord(
         model=model,
         artifact_id=artifact_id,
         manifest_uri=f"memory://{artifact_id}",
         manifest_sha256=artifact_id.encode().hex().ljust(64, "0"),
-        feature_schema="ranker-v1",
+        feature_schema=feature_schema,
     )
     await registry.register_artifact(record, operator="ci")
     await registry.approve_artifact(model, artifact_id, operator="ci")
@@ -172,7 +174,7 @@ class ScriptedObservations:
         return observation.mode is ObserveMode.WATCH and StageOutcome.BREACH not in scripted[:1]
 
     def _is_overtaken(self, observation: Observation) -> bool:
-        """Whether a later judge of the stage was asked: its verdict is not for one that is being cancelled."""
+        """Whether a later judge of the stage was asked: then this one is being cancelled."""
         weight = observation.stage.weight
         return next(one for one in reversed(self.asked) if one.stage.weight == weight) is not observation
 

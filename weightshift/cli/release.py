@@ -66,6 +66,13 @@ _START_OPTIONS = (
         default=(),
         parse=_ids,
     ),
+    Option(
+        ("--allow-schema-change",),
+        "WEIGHTSHIFT_ALLOW_SCHEMA_CHANGE",
+        "callers are ready for another feature schema than the one that serves",
+        default=False,
+        switch=True,
+    ),
     OPERATOR,
     REASON,
 )
@@ -152,6 +159,7 @@ async def start(context: Context) -> int:
         reason=arguments.reason,
         request_key=arguments.request_key,
         approvals=arguments.approval,
+        allow_schema_change=arguments.allow_schema_change,
     )
     if (earlier := await _earlier(context, request)) is not None:
         return await _attach(context, earlier)

@@ -25,6 +25,7 @@ class ReleaseRequest(Message):
     """The input of the release workflow: ids and intent, never weights.
 
     `approvals` were given before the start, for this `release_id`; others follow with the update `approve`.
+    `allow_schema_change` says that callers are ready for another feature schema than stable serves.
     """
 
     release_id: str
@@ -35,6 +36,7 @@ class ReleaseRequest(Message):
     reason: Text = ""
     request_key: str | None = Field(default=None, min_length=1, max_length=200)
     approvals: tuple[ApprovalId, ...] = Field(default=(), max_length=MAX_APPROVALS)
+    allow_schema_change: bool = False
 
     def digest(self) -> str:
         """Return a SHA-256 over what is asked for: neither the `release_id` of one try nor who allowed it."""

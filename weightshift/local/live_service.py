@@ -47,7 +47,7 @@ class LiveService:
         """Store and approve one of the demonstration's models."""
         await store_and_approve(self.registry, self.directory / "models" / artifact_id)
 
-    async def start(self, artifact_id: str, plan: Plan) -> None:
+    async def start(self, artifact_id: str, plan: Plan, *, allow_schema_change: bool = False) -> None:
         """Start a release."""
         await self.client.start(
             ReleaseRequest(
@@ -56,12 +56,15 @@ class LiveService:
                 artifact_id=artifact_id,
                 plan=plan,
                 operator="tests",
+                allow_schema_change=allow_schema_change,
             )
         )
 
-    async def release(self, artifact_id: str, plan: Plan) -> ReleaseStatus:
+    async def release(
+        self, artifact_id: str, plan: Plan, *, allow_schema_change: bool = False
+    ) -> ReleaseStatus:
         """Start a release and wait until it has let go of everything."""
-        await self.start(artifact_id, plan)
+        await self.start(artifact_id, plan, allow_schema_change=allow_schema_change)
         await self.ended()
         return await self.client.status(self.stack.service)
 
