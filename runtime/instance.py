@@ -5,35 +5,26 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from queue import SimpleQueue
 
 from runtime.admission import Admission
-from runtime.artifact_cache import ArtifactCache
 from runtime.backoff import Backoff
-from runtime.candidate_preparer import CandidatePreparer
 from runtime.cleanup import CleanupWorker
 from runtime.compatibility import runtime_build
 from runtime.device_health import DeviceHealth
-from runtime.download import Downloader
 from runtime.execution import Executor
 from runtime.generation_holder import Generation, GenerationHolder
 from runtime.in_place_swap import InPlaceSwapper
 from runtime.installed_architectures import use_architectures
-from runtime.measurements import Measurements
 from runtime.memory_use import memory_use
-from runtime.model_loader import dispose
+from runtime.model_supply import ModelSupply, Tier
 from runtime.pause import PauseGate
 from runtime.process_metrics import ProcessMetrics
-from runtime.range_reader import FetchLimits
 from runtime.reconciler import Reconciler
 from runtime.registry_client import Reporter, TargetReader, TargetWatch
 from runtime.rollout_metrics import RolloutMetrics
 from runtime.sessions import Sessions
 from runtime.settings import RuntimeSettings
-from runtime.signatures import SignatureCache, SignaturePolicy, accepted_keys
-from runtime.standby import Standby
-from runtime.target_state import TargetState
 from weightshift.artifacts.base import ObjectStore
 from weightshift.contracts.instance import InstanceReport
 from weightshift.registry.client import RegistryClient
@@ -42,29 +33,15 @@ _logger = logging.getLogger(__name__)
 HURRIED_SECONDS = 1.0
 
 
-@dataclass(frozen=True)
-class Tier:
-    """Where an artifact's weights are (`device`, `host` or `disk`), and about how many seconds it takes
-    until they could serve; None while nobody has measured that.
-    """
-
-    place: str
-    seconds: float | None
-
-
 class Instance:
     """Composition root of the process. Create it and use it on the event loop's thread."""
 
     def __init__(self, *, settings: RuntimeSettings, store: ObjectStore, client: RegistryClient) -> None:
         self.settings = settings
         use_architectures(settings.architectures)
+        self._health = DeviceHealth()
         # First, because it may refuse the settings, and nothing must run then.
-        self._signatures = SignaturePolicy(
-            accepted=accepted_keys(settings),
-            signatures=SignatureCache(directory=settings.cache_dir / "signatures", store=store),
-        )
-        if self._signatures.allows_unsigned:
-            _logger.warning("insecure_unsigned is set: artifacts and targets are loaded unsigned")
+        self._supply = ModelSupply(settings=settings, store=store, health=self._health)
         self._boot_id = uuid.uuid4().hex
         self._client = client
         self._tasks: list[asyncio.Task[None]] = []
@@ -75,29 +52,11 @@ class Instance:
         self.metrics = RolloutMetrics(service=service, cohort=cohort)
         self.process = ProcessMetrics(registry=self.metrics.registry, service=service, cohort=cohort)
         self.admission = Admission()
-        self._health = DeviceHealth()
         self.gate = PauseGate(limit=settings.max_queue, paused_for=self.metrics.pause.observe)
-        self._measurements = Measurements(
-            directory=settings.cache_dir / "measured", device=settings.device, runtime_build=runtime_build()
-        )
         retired: SimpleQueue[Generation | None] = SimpleQueue()
         self.holder = GenerationHolder(retire=retired.put)
-        self._standby = Standby(budget=settings.standby_bytes, margin=settings.memory_margin, dispose=dispose)
-        self._cleanup = CleanupWorker(
-            queue=retired,
-            forget=self.holder.forget,
-            dispose=self._standby.keep,
-            failed=self.metrics.cleanup_failures.inc,
-            disposed=self.metrics.disposed,
-        )
-        self.executor = Executor(
-            release=self.holder.release,
-            batched=self.metrics.batch_size.observe,
-            scored=self.metrics.scored,
-            health=self._health,
-            max_queue=settings.max_queue,
-            max_batch=settings.max_batch,
-        )
+        self._cleanup = self._create_cleanup(retired)
+        self.executor = self._create_executor()
         self.sessions = Sessions(
             release=self.holder.release,
             health=self._health,
@@ -105,16 +64,8 @@ class Instance:
             deadline=settings.session_deadline,
         )
         self._reporter = Reporter(client=client, heartbeat=settings.heartbeat, report=self.report)
-        self._reconciler = self._create_reconciler(store)
-        self._watch = TargetWatch(
-            client=client,
-            service=service,
-            cohort=cohort,
-            wait=settings.watch_wait,
-            backoff=Backoff(initial=settings.retry_initial, maximum=settings.retry_maximum),
-            accept=self._reconciler.accept,
-            answered=self._reconciler.registry_answered,
-        )
+        self._reconciler = self._create_reconciler()
+        self._watch = self._create_watch()
 
     @property
     def is_ready(self) -> bool:
@@ -163,7 +114,7 @@ class Instance:
             ready=self.is_ready,
             draining=self.admission.is_draining,
             runtime_build=runtime_build(),
-            insecure_unsigned=self._signatures.allows_unsigned,
+            insecure_unsigned=self._supply.allows_unsigned,
             feature_schema=current.loaded.feature_schema if current else "",
             memory_used_bytes=memory.used,
             memory_limit_bytes=memory.limit,
@@ -183,16 +134,7 @@ class Instance:
 
     def tiers(self) -> dict[str, Tier]:
         """Return where each artifact's weights are, by manifest digest."""
-        tiers = {}
-        for digest in self._cache.digests():
-            measured = self._measurements.read(digest)
-            tiers[digest] = Tier("disk", measured.load_seconds if measured else None)
-        if (standby := self._standby.digest) is not None:
-            tiers[standby] = Tier("host", self._standby.seconds_back)
-        for generation in self.holder.resident:
-            if not generation.loaded.is_staged:
-                tiers[generation.loaded.manifest_sha256] = Tier("device", 0.0)
-        return tiers
+        return self._supply.tiers(self.holder.resident)
 
     async def reconcile_now(self) -> None:
         """Re-read the target, and try a refused candidate again."""
@@ -238,34 +180,32 @@ class Instance:
             await asyncio.to_thread(part.close, deadline)
         return await has_loaded and not (self.executor.is_alive or self.sessions.is_alive)
 
-    def _create_reconciler(self, store: ObjectStore) -> Reconciler:
-        settings = self.settings
-        downloader = Downloader(
-            store=store,
-            max_artifact_bytes=settings.max_artifact_bytes,
-            limits=FetchLimits(least_rate=settings.fetch_least_rate, patience=settings.fetch_patience),
+    def _create_cleanup(self, retired: "SimpleQueue[Generation | None]") -> CleanupWorker:
+        return CleanupWorker(
+            queue=retired,
+            forget=self.holder.forget,
+            dispose=self._supply.standby.keep,
+            failed=self.metrics.cleanup_failures.inc,
+            disposed=self.metrics.disposed,
         )
-        cache = ArtifactCache(root=settings.cache_dir, downloader=downloader)
-        cache.sweep()
-        self._cache = cache
+
+    def _create_executor(self) -> Executor:
+        return Executor(
+            release=self.holder.release,
+            batched=self.metrics.batch_size.observe,
+            scored=self.metrics.scored,
+            health=self._health,
+            max_queue=self.settings.max_queue,
+            max_batch=self.settings.max_batch,
+        )
+
+    def _create_reconciler(self) -> Reconciler:
+        settings = self.settings
         return Reconciler(
             settings=settings,
             holder=self.holder,
-            state=TargetState(
-                directory=settings.cache_dir / "targets",
-                service=settings.service,
-                cohort=settings.cohort,
-                check=self._signatures.check_new_target,
-            ),
-            preparer=CandidatePreparer(
-                settings=settings,
-                cache=cache,
-                downloader=downloader,
-                signatures=self._signatures,
-                standby=self._standby,
-                measurements=self._measurements,
-                health=self._health,
-            ),
+            state=self._supply.target_state,
+            preparer=self._supply.preparer,
             metrics=self.metrics,
             swapper=InPlaceSwapper(
                 holder=self.holder,
@@ -281,6 +221,18 @@ class Instance:
                 instance_id=settings.instance_id,
             ),
             changed=self._reporter.wake,
+        )
+
+    def _create_watch(self) -> TargetWatch:
+        settings = self.settings
+        return TargetWatch(
+            client=self._client,
+            service=settings.service,
+            cohort=settings.cohort,
+            wait=settings.watch_wait,
+            backoff=Backoff(initial=settings.retry_initial, maximum=settings.retry_maximum),
+            accept=self._reconciler.accept,
+            answered=self._reconciler.registry_answered,
         )
 
     async def _guard(self, name: str, run: Callable[[], Awaitable[None]]) -> None:

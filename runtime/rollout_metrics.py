@@ -90,11 +90,15 @@ class RolloutMetrics:
             "artifact_phase_duration_seconds", "Phases of candidates.", [*names, "phase"], _PHASE_BUCKETS
         )
         self.registry.register(ScoreCollector(label_names=of_generation, current=self._scores))
-        own = self._identity
         for reason in REASONS:
-            self._rejected.labels(*own, reason)
+            self._rejected.labels(*self._identity, reason)
         for phase in CandidatePhase:
-            self._phase.labels(*own, phase.value)
+            self._phase.labels(*self._identity, phase.value)
+        self._create_own(names)
+
+    def _create_own(self, names: list[str]) -> None:
+        """Create the series that the instance has one of, whatever it serves."""
+        own = self._identity
         self.unready = self._counter("unready_requests", "Refused, below the floor.", names).labels(*own)
         self.conflicts = self._counter("target_conflicts", "Targets refused.", names).labels(*own)
         self.unauthorised = self._counter("unauthorised_targets", "Targets refused.", names).labels(*own)
