@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError, FailureError
 with workflow.unsafe.imports_passed_through():
     from activities.options import Call, mesh_queue
     from weightshift.contracts.commands import Admittance, CarriedWealth, InstanceRef
-    from weightshift.contracts.identity import Fence
+    from weightshift.contracts.identity import Cohort, Fence
     from weightshift.contracts.release import Outcome, ReleaseRequest, RollbackRequest
     from workflows.story import ReleaseStory
 
@@ -48,6 +48,7 @@ class ReleaseContext(ReleaseStory):
         self.traffic_is_back = False
         self.unpublishable: str | None = None
         self.left_on_stable: str | None = None
+        self.overtaken: set[Cohort] = set()
         self.interruptible = True
         self.promote_requested = False
         self.breach: str | None = None

@@ -15,17 +15,18 @@ with workflow.unsafe.imports_passed_through():
     from weightshift.contracts.release import Outcome, ReleasePhase
     from weightshift.contracts.target import Publication, Target
     from weightshift.contracts.traffic import TrafficSplit
-    from weightshift.errors import ArtifactNotReady
+    from weightshift.errors import ArtifactNotReady, StaleFence, WeightshiftError
     from workflows.context import ReleaseContext, wait_out
     from workflows.forward import fleet_wait
     from workflows.notices import notify
     from workflows.rollback import Position, canary_share, plan_rollback
     from workflows.waves import granted_share, revoke_waves
 
-_RESTORE_PAUSE = timedelta(seconds=10)
-_LONGEST_RESTORE_PAUSE = timedelta(minutes=5)
+_RETRY_PAUSE = timedelta(seconds=10)
+_LONGEST_RETRY_PAUSE = timedelta(minutes=5)
 _RESTORES_BACK_OFF = "attempts to restore stable are made further and further apart"
 _PARACHUTE_LOOKED_AT = "a parachute is looked at before traffic jumps to it"
+_SEALS_INSIST = "a seal that the registry refuses for now is tried again, and traffic waits for it"
 _SEALED_OTHERWISE = "where the healthy artifact may not be published, its place is sealed with the candidate"
 
 
@@ -51,6 +52,10 @@ async def roll_back(context: ReleaseContext, reason: str, decided_at: datetime) 
     context.traffic_is_back = True
     if context.unpublishable:
         reason = f"{reason}; {_what_remains(context, stable_was_touched=plan.restore_stable)}"
+    elif Cohort.STABLE in context.overtaken:
+        reason = (
+            f"{reason}; stable is left to a newer command and traffic at {context.split}, see its targets"
+        )
     elif context.split is not None and not context.split.is_terminal:
         reason = f"{reason}; traffic is left at {context.split} by a newer command, see the mesh"
     context.position = Position.TAKEN_BACK
@@ -142,7 +147,9 @@ async def _seal(context: ReleaseContext, cohort: Cohort, *, with_candidate: bool
         return await _publish_seal(context, cohort, healthy.artifact_id)
     except ActivityError as error:
         context.tell(f"{cohort} not sealed: {error.cause}")
-        if not _may_not_be_published(error) or not workflow.patched(_SEALED_OTHERWISE):
+        if _failed_with(error, StaleFence) and workflow.patched(_SEALS_INSIST):
+            context.overtaken.add(cohort)
+        if not _failed_with(error, ArtifactNotReady) or not workflow.patched(_SEALED_OTHERWISE):
             return None
     context.unpublishable = healthy.artifact_id
     if not with_candidate:
@@ -155,6 +162,24 @@ async def _seal(context: ReleaseContext, cohort: Cohort, *, with_candidate: bool
 
 
 async def _publish_seal(context: ReleaseContext, cohort: Cohort, artifact_id: str) -> Target:
+    """Publish as often as it takes, each attempt a command of its own: one that is repeated fares no better.
+
+    Raises `ActivityError` for what no attempt can change: a newer command, or an artifact that is not ready.
+    """
+    pause = _RETRY_PAUSE
+    while True:
+        try:
+            return await _publish_once(context, cohort, artifact_id)
+        except ActivityError as error:
+            if _failed_with(error, StaleFence, ArtifactNotReady) or not workflow.patched(_SEALS_INSIST):
+                raise
+            context.tell(f"{cohort} not sealed yet: {error.cause}")
+            workflow.metric_meter().create_counter(*ROLLBACK_STUCK).add(1)
+            await wait_out(pause)
+            pause = min(2 * pause, _LONGEST_RETRY_PAUSE)
+
+
+async def _publish_once(context: ReleaseContext, cohort: Cohort, artifact_id: str) -> Target:
     fence = context.next_fence()
     publication = Publication(
         service=context.request.service,
@@ -173,8 +198,8 @@ async def _publish_seal(context: ReleaseContext, cohort: Cohort, artifact_id: st
     return target
 
 
-def _may_not_be_published(error: ActivityError) -> bool:
-    return isinstance(error.cause, ApplicationError) and error.cause.type == ArtifactNotReady.__name__
+def _failed_with(error: ActivityError, *kinds: type[WeightshiftError]) -> bool:
+    return isinstance(error.cause, ApplicationError) and error.cause.type in {kind.__name__ for kind in kinds}
 
 
 async def _restore_stable(context: ReleaseContext, *, may_swap: bool) -> bool:
@@ -183,13 +208,13 @@ async def _restore_stable(context: ReleaseContext, *, may_swap: bool) -> bool:
     A failure seals anew before the next attempt: a higher revision makes the instances try again, less and
     less often, since Temporal ends a workflow whose history grows without bounds. Returns
     whether traffic may go to stable. Without `may_swap` stable carries it already, and is left as it is
-    where the healthy artifact may not be published.
+    where the healthy artifact may not be published. Traffic goes to no stable that a newer command has.
     """
-    pause = _RESTORE_PAUSE
+    pause = _RETRY_PAUSE
     while True:
         target = await _seal(context, Cohort.STABLE, with_candidate=may_swap)
         if target is None:
-            return not context.unpublishable
+            return not context.unpublishable and Cohort.STABLE not in context.overtaken
         wait = fleet_wait(
             context, Cohort.STABLE, target.revision, CandidatePhase.DRY_RUNNING, tolerate_lost=True
         )
@@ -202,7 +227,7 @@ async def _restore_stable(context: ReleaseContext, *, may_swap: bool) -> bool:
             workflow.metric_meter().create_counter(*ROLLBACK_STUCK).add(1)
             await wait_out(pause)
             if workflow.patched(_RESTORES_BACK_OFF):
-                pause = min(2 * pause, _LONGEST_RESTORE_PAUSE)
+                pause = min(2 * pause, _LONGEST_RETRY_PAUSE)
             continue
         context.left_on_stable = target.artifact_id
         return True

@@ -9,7 +9,14 @@ import pytest
 from tests.workflow.harness import UNJUDGED_PLAN, Harness
 from weightshift.contracts.identity import Cohort
 from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
-from weightshift.errors import RollbackUnderWay
+from weightshift.contracts.target import Publication, Target
+from weightshift.errors import (
+    OperationConflict,
+    RevisionReused,
+    RollbackUnderWay,
+    StaleFence,
+    WeightshiftError,
+)
 
 
 async def test_a_stable_that_cannot_be_restored_is_tried_again_less_and_less_often(harness: Harness) -> None:
@@ -31,6 +38,71 @@ async def test_a_stable_that_cannot_be_restored_is_tried_again_less_and_less_oft
     assert [round(pause, -1) for pause in pauses[:4]] == [10, 20, 40, 80]
     harness.fleet.unfit.clear()
     assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+
+
+class RefusedSeals:
+    """A registry that refuses to seal a cohort with one error, until it is told otherwise."""
+
+    def __init__(self, harness: Harness, error: WeightshiftError) -> None:
+        self.refusing = True
+        self.attempts: list[Publication] = []
+        self._error = error
+        self._publish = harness.registry.publish
+
+    async def publish(self, publication: Publication) -> Target:
+        if publication.reason == "rollback" and self.refusing:
+            self.attempts.append(publication)
+            raise self._error
+        return await self._publish(publication)
+
+
+async def refused_in_mid_promotion(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, error: WeightshiftError
+) -> RefusedSeals:
+    """Ask for a rollback while stable swaps, with a registry that seals nothing."""
+    harness.fleet.stuck.add("stable-0 v42")
+    await harness.start("v42", UNJUDGED_PLAN)
+
+    async def stable_is_swapping() -> bool:
+        return (await harness.client.status(harness.service)).way_back.startswith("reload")
+
+    await harness.until_in_real_time(stable_is_swapping)
+    seals = RefusedSeals(harness, error)
+    monkeypatch.setattr(harness.registry, "publish", seals.publish)
+    await harness.client.signal_rollback(harness.service, RollbackRequest())
+    return seals
+
+
+@pytest.mark.parametrize(
+    "error", [OperationConflict(), RevisionReused()], ids=lambda error: type(error).__name__
+)
+async def test_traffic_waits_for_a_seal_that_the_registry_refuses_for_now(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, error: WeightshiftError
+) -> None:
+    seals = await refused_in_mid_promotion(harness, monkeypatch, error)
+
+    async def refused_often() -> bool:
+        return len(seals.attempts) >= 3
+
+    await harness.until(refused_often)
+    assert harness.splits()[-1] == "0/100", "stable is not restored"
+    assert len({one.operation_id for one in seals.attempts}) == len(seals.attempts)
+    steps = (await harness.client.status(harness.service)).steps
+    assert any(f"stable not sealed yet: {type(error).__name__}" in step.text for step in steps)
+    seals.refusing = False
+    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+    assert harness.splits()[-1] == "100/0"
+    assert await harness.serves(Cohort.STABLE, "v41")
+
+
+async def test_traffic_goes_to_no_stable_that_a_newer_command_has(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seals = await refused_in_mid_promotion(harness, monkeypatch, StaleFence())
+    result = await harness.result()
+    assert (result.outcome, harness.splits()[-1]) == (Outcome.ROLLED_BACK, "0/100")
+    assert "stable is left to a newer command and traffic at 0/100" in result.reason
+    assert [one.cohort for one in seals.attempts] == [Cohort.STABLE, Cohort.CANARY]
 
 
 async def under_the_parachute(harness: Harness) -> None:
