@@ -30,6 +30,11 @@ def count_stale_fence() -> None:
     _count("weightshift_stale_fences", "Commands refused because a newer one was known")
 
 
+def count_judged_without_registry() -> None:
+    """Count a question of a judge that the registry did not answer; the stage is judged on without it."""
+    _count("weightshift_judge_registry_errors", "Questions of a judge that the registry did not answer")
+
+
 def count_undelivered(channel: str) -> None:
     """Count an attempt to notify that did not succeed."""
     _count("weightshift_notification_failures", "Attempts to notify that did not succeed", channel=channel)

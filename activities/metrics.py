@@ -8,6 +8,7 @@ from datetime import timedelta
 from temporalio import activity
 
 from activities.evidence import record_evidence
+from activities.incidents import count_judged_without_registry
 from activities.mesh_watch import MeshWatch
 from activities.observation import StageObservation
 from activities.options import OBSERVE
@@ -15,7 +16,7 @@ from activities.stage_metrics import MetricsReader
 from weightshift.contracts.commands import InstanceRef, Observation, Observed
 from weightshift.contracts.instance import InstanceState
 from weightshift.contracts.verdict import StageOutcome, StageVerdict
-from weightshift.errors import RegistryUnreachable
+from weightshift.errors import WeightshiftError
 from weightshift.mesh.base import Mesh
 from weightshift.registry.base import Registry
 
@@ -103,16 +104,23 @@ class MetricsActivities:
             judging.cancel()
 
     async def _record_evidence(self, observation: Observation) -> bool:
-        """Record what was gathered before; a registry that is away must not keep a stage from its judge."""
+        """Record what was gathered before; a registry that does not take it keeps no stage from its judge."""
         try:
             await record_evidence(self._registry, observation.evidence)
-        except RegistryUnreachable:
+        except WeightshiftError as error:
+            _without_registry("evidence is not recorded yet", error)
             return False
         return True
 
     async def _lost(self, observation: Observation) -> str | None:
         try:
             states = await self._registry.instances(observation.service, lost_after=self._lost_after)
-        except RegistryUnreachable:
-            return None  # nothing can be said of the instances; the metrics still judge
+        except WeightshiftError as error:
+            _without_registry("nothing can be said of the instances, the metrics still judge", error)
+            return None
         return lost_instance(observation.canary, states)
+
+
+def _without_registry(what: str, error: WeightshiftError) -> None:
+    count_judged_without_registry()
+    activity.logger.warning("%s: %s: %s", what, type(error).__name__, error)

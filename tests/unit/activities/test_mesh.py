@@ -1,7 +1,6 @@
 """The activity that moves traffic: which refusals are final, and what a rollback does not wait for."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.mesh import MeshActivities
+from tests.unit.activities.meter import CountingMeter
 from weightshift.contracts.commands import MeshWrite
 from weightshift.contracts.identity import Fence, Service
 from weightshift.contracts.traffic import MeshState, TrafficSplit
@@ -16,25 +16,6 @@ from weightshift.errors import MeshUnreachable, RouteInvalid, Unauthorised, Weig
 from weightshift.mesh.memory import MemoryMesh
 
 SERVICE = Service(model="ranker", environment="test")
-
-
-class CountingMeter:
-    """Stands in for the SDK's meter; `counted` holds the names, with how much was added."""
-
-    def __init__(self) -> None:
-        self.counted: dict[str, int] = {}
-
-    def with_additional_attributes(self, attributes: Mapping[str, Any]) -> "CountingMeter":
-        return self
-
-    def create_counter(self, name: str, description: str | None = None, unit: str | None = None) -> Any:
-        meter = self
-
-        class Counter:
-            def add(self, value: int, additional_attributes: Mapping[str, Any] | None = None) -> None:
-                meter.counted[name] = meter.counted.get(name, 0) + value
-
-        return Counter()
 
 
 def command(sequence: int, canary: int, **fields: Any) -> MeshWrite:

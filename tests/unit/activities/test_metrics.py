@@ -8,12 +8,21 @@ from temporalio.testing import ActivityEnvironment
 
 from activities import metrics
 from activities.metrics import MetricsActivities
+from tests.unit.activities.meter import CountingMeter
 from weightshift.analysis.series import Series
 from weightshift.contracts.commands import InstanceRef, Observation
+from weightshift.contracts.evidence import Evidence
 from weightshift.contracts.identity import Service
+from weightshift.contracts.instance import InstanceState
 from weightshift.contracts.plan import Plan
 from weightshift.contracts.verdict import StageOutcome
-from weightshift.errors import MetricsUnreachable
+from weightshift.errors import (
+    MetricsUnreachable,
+    OperationConflict,
+    RegistryUnreachable,
+    Unauthorised,
+    WeightshiftError,
+)
 from weightshift.mesh.memory import MemoryMesh
 from weightshift.registry.memory import MemoryRegistry
 
@@ -84,3 +93,51 @@ async def test_every_heartbeat_carries_the_judges_latest_word() -> None:
     await asyncio.gather(judging, return_exceptions=True)
     assert heard[0] == "nothing is judged yet"
     assert set(heard[1:]) == {"Prometheus did not answer"}
+
+
+class Refusing(MemoryRegistry):
+    """A registry that answers every question of a judge with an error."""
+
+    def __init__(self, error: WeightshiftError) -> None:
+        super().__init__()
+        self._error = error
+
+    async def instances(self, service: Service, *, lost_after: timedelta) -> tuple[InstanceState, ...]:
+        raise self._error
+
+    async def record_evidence(self, evidence: Evidence) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Unauthorised(), OperationConflict(), RegistryUnreachable()],
+    ids=lambda error: type(error).__name__,
+)
+async def test_whatever_the_registry_says_the_stage_is_judged_and_the_failure_counted(
+    error: WeightshiftError,
+) -> None:
+    meter = CountingMeter()
+    environment = ActivityEnvironment()
+    environment.metric_meter = meter  # type: ignore[assignment]
+    judge = MetricsActivities(
+        reader=Away(), registry=Refusing(error), mesh=MemoryMesh(), lost_after=timedelta(seconds=0.2)
+    )
+    gone = InstanceRef(instance_id="canary-0", boot_id="1")
+    told = Evidence(
+        service=Service(model="ranker", environment="test"),
+        release_id="R1",
+        operation_id="R1:step:1",
+        step="observing",
+        operator="ci",
+        summary="told",
+    )
+    over = Plan(window=timedelta(seconds=1), max_window=timedelta(seconds=1)).resolved_stages()[0]
+    short = observation(gone).model_copy(
+        update={"stage": over, "interval": timedelta(seconds=0.3), "evidence": (told,)}
+    )
+    async with asyncio.timeout(10):
+        observed = await environment.run(judge.observe, short)
+    assert observed.verdict.outcome is StageOutcome.INCONCLUSIVE
+    assert not observed.evidence_recorded
+    assert meter.counted["weightshift_judge_registry_errors"] >= 2
