@@ -64,9 +64,11 @@ def _waited_for(wait: FleetWait, states: Sequence[InstanceState]) -> tuple[Insta
 def _with_last_error(reference: InstanceRef, state: InstanceState | None, revision: int) -> str:
     """Name an awaited instance, with what went wrong on it last, if anything did."""
     candidate = state.report.candidate if state else None
-    if candidate is None or candidate.revision != revision or candidate.error is None:
+    if candidate is None or candidate.revision != revision:
         return reference.instance_id
-    return f"{reference.instance_id} ({candidate.error.message})"
+    # An engine's adapter may know no error but the current one.
+    error = candidate.error or candidate.last_error
+    return f"{reference.instance_id} ({error.message})" if error else reference.instance_id
 
 
 def _permanent_error(state: InstanceState | None, revision: int) -> InstanceError | None:

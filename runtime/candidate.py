@@ -21,7 +21,8 @@ from weightshift.errors import (
 class CandidateTracker:
     """Where one attempt at a target stands. Written by the loading thread, read by reports.
 
-    `superseded` tells whether a newer target has arrived; `changed` is called at every phase change.
+    `superseded` tells whether a newer target has arrived; `changed` is called at every phase change;
+    `last_error` ended the attempt before.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class CandidateTracker:
         superseded: Callable[[], bool],
         changed: Callable[[], None],
         phase_ended: Callable[[str, float], None],
+        last_error: InstanceError | None = None,
     ) -> None:
         self._target = target
         self._attempt = attempt
@@ -44,6 +46,7 @@ class CandidateTracker:
         self._bytes = (0, 0)
         self._peak: int | None = None
         self._error: InstanceError | None = None
+        self._last_error = last_error
         self._blamed: CandidatePhase | None = None
 
     @property
@@ -60,6 +63,7 @@ class CandidateTracker:
             phase_seconds=dict(self._seconds),
             peak_memory_bytes=self._peak,
             error=self._error,
+            last_error=self._last_error,
         )
 
     def checkpoint(self) -> None:
@@ -96,12 +100,14 @@ class CandidateTracker:
 
     def install(self) -> None:
         """The candidate serves."""
+        self._last_error = None
         self._move(CandidatePhase.INSTALLED)
 
     def fail(self, error: Exception, *, may_pass: bool = False) -> InstanceError:
         """End the attempt; returns the error as it is reported, not permanent if it may pass by itself."""
         described = _describe(error, self._blamed or self._phase)
         self._error = described.model_copy(update={"permanent": False}) if may_pass else described
+        self._last_error = self._error
         self._move(CandidatePhase.FAILED)
         return self._error
 

@@ -208,12 +208,14 @@ class Reconciler:
         return True
 
     def _track(self, target: Target, number: int, *, superseded: Callable[[], bool]) -> CandidateTracker:
+        before = self.progress
         self._tracker = CandidateTracker(
             target=target,
             attempt=number,
             superseded=lambda: self._is_closing or superseded(),
             changed=self._changed,
             phase_ended=self._metrics.phase_ended,
+            last_error=before.last_error if before and before.revision == target.revision else None,
         )
         return self._tracker
 

@@ -62,4 +62,8 @@ def _condition(state: InstanceState) -> str:
 
 def _progress(candidate: CandidateProgress) -> str:
     text = f"{candidate.artifact_id} {candidate.phase}"
-    return f"{text}: {candidate.error.message}" if candidate.error else text
+    if candidate.error is not None:
+        return f"{text}: {candidate.error.message}"
+    if candidate.last_error is not None:
+        return f"{text}, attempt {candidate.attempt}, after: {candidate.last_error.message}"
+    return text

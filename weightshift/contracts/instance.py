@@ -34,7 +34,10 @@ class InstanceError(Message):
 
 
 class CandidateProgress(Message):
-    """How far an instance is with one target. Durations in seconds, sizes in bytes."""
+    """How far an instance is with one target. Durations in seconds, sizes in bytes.
+
+    `error` ended this attempt; `last_error` is the latest of the target's attempts', until one succeeds.
+    """
 
     revision: Count
     artifact_id: Name
@@ -45,6 +48,7 @@ class CandidateProgress(Message):
     phase_seconds: dict[ReportedText, Measure] = Field(default_factory=dict)
     peak_memory_bytes: Count | None = None
     error: InstanceError | None = None
+    last_error: InstanceError | None = None
 
     def has_passed(self, phase: CandidatePhase) -> bool:
         """Whether `phase` is over; a failed candidate has passed what comes before the phase it failed in."""

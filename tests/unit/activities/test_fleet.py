@@ -92,6 +92,16 @@ def test_only_a_permanent_error_of_this_revision_is_final(permanent: bool, failu
     assert [instance_id for instance_id, _ in assessment.failed] == failures
 
 
+def test_who_is_awaited_is_named_with_what_went_wrong_last() -> None:
+    error = InstanceError(
+        type="WeightshiftError", message="disk full", phase=CandidatePhase.DOWNLOADING, permanent=False
+    )
+    again = candidate(CandidatePhase.DOWNLOADING, attempt=7, last_error=error)
+    states = (state("canary-0", candidate=again), state("canary-1", candidate=again, lost=True))
+    awaited = assess(wait(CandidatePhase.VERIFYING), states).awaited
+    assert awaited == ("canary-0 (disk full)", "canary-1 (disk full)")
+
+
 def test_what_fails_at_verification_has_been_downloaded() -> None:
     error = InstanceError(
         type="IncompatibleModel", message="no", phase=CandidatePhase.VERIFYING, permanent=True

@@ -120,6 +120,9 @@ FAILED = CandidateProgress(
         type="IncompatibleModel", message="wrong shape", phase=CandidatePhase.VERIFYING, permanent=True
     ),
 )
+AGAIN = FAILED.model_copy(
+    update={"phase": CandidatePhase.DOWNLOADING, "attempt": 7, "error": None, "last_error": FAILED.error}
+)
 ACTUAL = LoadedGeneration(
     revision=7, artifact_id="v2", manifest_sha256=DIGEST, feature_schema="ranker-v1", generation=1
 )
@@ -135,6 +138,7 @@ ACTUAL = LoadedGeneration(
         ({"ready": True, "draining": True}, False, ["draining"]),
         ({"memory_used_bytes": 3 << 29, "memory_limit_bytes": 8 << 30}, False, ["1.5 of 8.0 GiB"]),
         ({"candidate": FAILED}, False, ["v3 failed: wrong shape"]),
+        ({"candidate": AGAIN}, False, ["v3 downloading, attempt 7, after: wrong shape"]),
     ],
 )
 def test_instances_show_what_they_serve(

@@ -144,6 +144,27 @@ async def test_a_store_that_comes_back_is_waited_for(world: Any, gated: GatedSto
         assert candidate.attempt == 6
 
 
+async def test_the_last_error_stays_until_an_attempt_succeeds(
+    world: Any, gated: GatedStore, artifacts: Any
+) -> None:
+    manifest = artifacts.push("v1")
+    gated.slow_key = blob_key("ranker", manifest.files[0].sha256)
+    gated.failures = 1
+    await world.publish(manifest)
+    async with world.running() as instance:
+        await asyncio.to_thread(gated.entered.wait, DEADLINE)
+        again = instance.report().candidate
+        assert again is not None
+        assert (again.attempt, again.error) == (2, None)
+        assert again.last_error is not None
+        assert again.last_error.type == "ObjectStoreUnreachable"
+        gated.gate.set()
+        await world.until(world.serving(instance, 1))
+        installed = instance.report().candidate
+        assert installed is not None
+        assert installed.last_error is None
+
+
 async def test_a_permanent_failure_waits_for_another_target_or_an_order(world: Any, artifacts: Any) -> None:
     good, broken = artifacts.push("v1"), artifacts.push("v2", seed=2)
     await world.publish(good)
