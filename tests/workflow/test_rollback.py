@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from temporalio.client import WorkflowUpdateFailedError
 
 from tests.workflow.harness import UNJUDGED_PLAN, Harness
 from weightshift.contracts.identity import Cohort, Fence
@@ -75,45 +74,6 @@ async def test_the_rollback_update_answers_when_traffic_is_back(harness: Harness
     assert (await harness.result()).outcome is Outcome.ROLLED_BACK
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [{"why": "no such field", "ticket": 7}],
-        [{"reason": 5, "operator": None}],
-        [{"reason": "a"}, {"reason": "b"}],
-        ["smells"],
-        [None],
-        [[1, 2]],
-        [b"\xff\xff"],
-        [{"reason": "a\u0000b" + "x" * 5_000}],
-    ],
-    ids=lambda arguments: str(arguments)[:30],
-)
-async def test_a_hand_typed_signal_counts(harness: Harness, arguments: list[object]) -> None:
-    harness.observations.blocked.add(5)
-    await harness.start("v42")
-    await harness.until_judging(5)
-    handle = harness.environment.client.get_workflow_handle(harness.service.workflow_id)
-    await handle.signal("rollback", args=arguments)
-    result = await harness.result()
-    assert (result.outcome, harness.splits()[-1]) == (Outcome.ROLLED_BACK, "100/0")
-    assert "\x00" not in result.reason
-    assert len(result.reason) < 2_100
-
-
-async def test_another_signal_and_an_update_of_another_shape_change_nothing(harness: Harness) -> None:
-    harness.observations.blocked.add(5)
-    await harness.start("v42")
-    await harness.until_judging(5)
-    handle = harness.environment.client.get_workflow_handle(harness.service.workflow_id)
-    await handle.signal("rolback", "a typo")
-    with pytest.raises(WorkflowUpdateFailedError):
-        await handle.execute_update("rollback", args=[{}, {}])
-    assert await harness.is_in(ReleasePhase.OBSERVING)
-    await harness.client.rollback(harness.service, RollbackRequest())
-    await harness.result()
-
-
 async def test_a_newer_command_that_owns_the_traffic_is_told(harness: Harness) -> None:
     harness.observations.blocked.add(5)
     await harness.start("v42")
@@ -123,14 +83,6 @@ async def test_a_newer_command_that_owns_the_traffic_is_told(harness: Harness) -
     result = await harness.result()
     assert str(result.split) == "60/40"
     assert "traffic is left at 60/40" in result.reason
-
-
-async def test_a_signal_without_any_payload_counts(harness: Harness) -> None:
-    harness.observations.blocked.add(5)
-    await harness.start("v42")
-    await harness.until_judging(5)
-    await harness.environment.client.get_workflow_handle(harness.service.workflow_id).signal("rollback")
-    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
 
 
 async def test_rollback_does_not_wait_for_a_canary_that_never_loads(harness: Harness) -> None:
