@@ -15,7 +15,6 @@ with workflow.unsafe.imports_passed_through():
 
 _REFUSED = "ApprovalInvalid"
 _JUDGED_WHILE_PAUSED = "a stage goes on being judged while it is paused after its end"
-_OVER = (ReleasePhase.ROLLING_BACK, ReleasePhase.DONE)
 
 
 def open_gates(context: ReleaseContext) -> None:
@@ -36,10 +35,8 @@ def open_gates(context: ReleaseContext) -> None:
 
 def may_approve(context: ReleaseContext) -> None:
     """Refuse an approval that nothing waits for, or could ever. Raises `ApplicationError`."""
-    if context.gates is None:
-        raise ApplicationError("the release is not admitted yet; approve it in a moment", type=_REFUSED)
-    if context.gates.next_closed is None or context.phase in _OVER:
-        raise ApplicationError("no approval is waited for", type=_REFUSED)
+    if problem := context.approval_refusal():
+        raise ApplicationError(problem, type=_REFUSED)
 
 
 async def count_approval(context: ReleaseContext, given: GivenApproval) -> None:

@@ -150,8 +150,16 @@ class ReleaseStory:
             held=self.held,
             paused=self.paused,
             waiting_for=self._waiting_for(),
+            approval_refusal=self.approval_refusal(),
             steps=tuple(self.steps),
         )
+
+    def approval_refusal(self) -> str:
+        """Return why no approval could be counted now; empty when one could."""
+        if self.gates is None:
+            return "the release is not admitted yet; approve it in a moment"
+        is_over = self.phase in (ReleasePhase.ROLLING_BACK, ReleasePhase.DONE)
+        return "no approval is waited for" if self.gates.next_closed is None or is_over else ""
 
     def _waiting_for(self) -> str:
         where = f"{self.request.service.model} -e {self.request.service.environment}"

@@ -78,6 +78,7 @@ async def test_an_approval_given_ahead_counts_for_the_next_gate(harness: Harness
     harness.observations.blocked.add(25)
     await harness.start("v42", AT_FIFTY)
     await harness.until_judging(25)
+    assert (await harness.client.status(harness.service)).approval_refusal == ""
     await harness.approve("ada")
     harness.observations.blocked.clear()
     assert (await harness.result()).outcome is Outcome.PROMOTED
@@ -159,6 +160,7 @@ async def test_nothing_can_be_approved_where_nothing_waits(harness: Harness) -> 
     harness.observations.blocked.add(5)
     await harness.start("v42")
     await harness.until_judging(5)
+    assert (await harness.client.status(harness.service)).approval_refusal == "no approval is waited for"
     with pytest.raises(ApprovalInvalid, match="no approval is waited for"):
         await harness.client.approve(harness.service, "anything")
     await end(harness)

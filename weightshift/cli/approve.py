@@ -6,7 +6,7 @@ from weightshift.cli.context import Context
 from weightshift.cli.options import ENVIRONMENT, REASON, REGISTRY, TEMPORAL, Option
 from weightshift.cli.release_view import headline
 from weightshift.contracts.approval import Approval, ApprovalRequest
-from weightshift.errors import Conflict
+from weightshift.errors import ApprovalInvalid, Conflict
 
 OPTIONS = (
     Option(("--artifact",), "WEIGHTSHIFT_ARTIFACT", "approve before the start: the artifact to be released"),
@@ -36,6 +36,8 @@ async def approve(context: Context) -> int:
         raise Conflict(
             f"release {found.release_id} has ended as {found.outcome}; there is nothing to approve"
         )
+    if found.approval_refusal:
+        raise ApprovalInvalid(found.approval_refusal)  # before the registry records one that never counts
     approval = await _issue(context, release_id=found.release_id, artifact_id=found.artifact_id)
     found = await client.approve(context.service, approval.approval_id)
     context.output.result(found, f"approved by {approval.operator}: {headline(found)}")

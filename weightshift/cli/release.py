@@ -8,6 +8,7 @@ from weightshift.cli.approve import OPTIONS as APPROVE_OPTIONS
 from weightshift.cli.approve import approve
 from weightshift.cli.context import Context
 from weightshift.cli.follow import follow
+from weightshift.cli.newest import newest_status
 from weightshift.cli.options import (
     ENVIRONMENT,
     OPERATOR,
@@ -25,7 +26,6 @@ from weightshift.cli.plan_file import read_plan
 from weightshift.cli.release_view import (
     EXIT_CODES,
     describe,
-    ended_otherwise,
     headline,
     record_rows,
     with_refused,
@@ -37,7 +37,6 @@ from weightshift.cli.rollback import rollback
 from weightshift.contracts.plan import Plan
 from weightshift.contracts.release import (
     Intervention,
-    ReleasePhase,
     ReleaseRecord,
     ReleaseRequest,
     ReleaseStatus,
@@ -244,9 +243,7 @@ async def _started(context: Context, release_id: str, text: str) -> int:
 async def status(context: Context) -> int:
     """Show the newest release."""
     client = await context.connections.releases(context.arguments)
-    found = await client.status(context.service)
-    if found.phase is not ReleasePhase.DONE and (problem := await client.refusal(context.service)):
-        found = ended_otherwise(found, problem)
+    found = await newest_status(client, context.service)
     context.output.result(found, describe(found))
     return 0
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from ulid import ULID
 
 from weightshift.cli.context import Context
+from weightshift.cli.newest import newest_status
 from weightshift.cli.options import ENVIRONMENT, OPERATOR, REASON, REGISTRY, TEMPORAL, Option, operator_of
 from weightshift.cli.progress import ReleaseProgress
 from weightshift.cli.release_view import EXIT_CODES, headline
@@ -91,8 +92,9 @@ async def _return_to_earlier(context: Context, client: "ReleaseClient") -> int:
     )
     if is_settled(records, stable.artifact_id) and arguments.to is None and arguments.only_from is None:
         # A gate or a colleague was faster: going back twice would leave the healthy artifact.
-        found = await client.status(context.service)
-        context.output.result(found, f"nothing to do, {stable.artifact_id} serves: {headline(found)}")
+        found = await newest_status(client, context.service)
+        text = f"nothing to do, {stable.artifact_id} serves; newest release: {headline(found)}"
+        context.output.result(found, text)
         return 0
     artifact_id = arguments.to or artifact_to_go_back_to(records, stable.artifact_id)
     is_unfinished = abandoned is not None or never_promoted(records, stable.artifact_id)

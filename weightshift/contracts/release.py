@@ -130,6 +130,7 @@ class ReleaseStatus(Message):
 
     `waiting_for` says what a held release needs from people; empty while it needs nothing. `judging` is the
     judge's latest word on the stage, of which the workflow knows nothing yet: the client adds it.
+    `approval_refusal` says why an approval would not be counted now; empty while one would.
     """
 
     release_id: str
@@ -146,6 +147,7 @@ class ReleaseStatus(Message):
     paused: bool = False
     waiting_for: str = ""
     judging: str = ""
+    approval_refusal: str = ""
     steps: tuple[Step, ...] = ()
 
 

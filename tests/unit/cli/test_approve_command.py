@@ -78,6 +78,15 @@ def test_a_refused_approval_says_why(run: Run, releases: Any, registry: Any, mon
     assert "no approval is waited for" in result.err
 
 
+def test_what_waits_for_nobody_gets_no_approval_on_record(
+    run: Run, releases: Any, registry: Any, make_status: Any
+) -> None:
+    releases.statuses = [make_status(approval_refusal="no approval is waited for")]
+    result = run("release", "approve", *IN_TEST)
+    assert (result.code, registry.calls) == (2, [])
+    assert "no approval is waited for" in result.err
+
+
 def test_approving_ahead_names_the_release_to_be_started(run: Run, releases: Any, registry: Any) -> None:
     registry.answers["approve_release"] = issued
     result = run("release", "approve", *IN_TEST, "--artifact", "v2")

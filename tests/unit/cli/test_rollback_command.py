@@ -8,10 +8,10 @@ import pytest
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.instance import InstanceReport, InstanceState
 from weightshift.contracts.plan import Plan
-from weightshift.contracts.release import Outcome, ReleaseRecord
+from weightshift.contracts.release import Outcome, ReleasePhase, ReleaseRecord
 from weightshift.contracts.target import Target, Targets
 from weightshift.contracts.traffic import TrafficSplit
-from weightshift.errors import StaleFence, UnknownArtifact
+from weightshift.errors import NoCanaryCapacity, StaleFence, UnknownArtifact
 from weightshift.way_back import EXPEDITED_PLAN, expedited_plan, going_back_key, previous_artifact
 
 Run = Callable[..., Any]
@@ -170,6 +170,19 @@ def test_a_second_rollback_does_not_leave_the_healthy_artifact(
     releases.statuses = [make_status(outcome=Outcome.PROMOTED)]
     assert run(*ROLLBACK, "--from", "v3").code == 0, "said by name, it goes back further"
     assert releases.calls[1][1].artifact_id == "v1"
+
+
+def test_after_a_refusal_there_is_nothing_to_do_and_it_is_told(
+    run: Run, releases: Any, registry: Any, make_status: Any
+) -> None:
+    finished(releases, registry, make_status)
+    registry.answers["releases"] = HISTORY
+    releases.statuses = [make_status(phase=ReleasePhase.ADMITTING, artifact_id="v4")]
+    releases.refusal_of = NoCanaryCapacity("no canary instance reports")
+    result = run(*ROLLBACK)
+    assert result.code == 0
+    told = "nothing to do, v3 serves; newest release: test/ranker v4 refused: no canary instance reports"
+    assert told in result.out
 
 
 @pytest.mark.parametrize("target", ["v3", "v4"])
