@@ -54,6 +54,8 @@ class FileObjectStore:
             try:
                 file = self._path(key).open("rb", buffering=0)
             except FileNotFoundError as error:
+                # A share that is not mounted has lost no artifact.
+                self._root.stat()
                 raise UnknownArtifact(f"The store holds no {key}; push the artifact again.") from error
             with file:
                 file.seek(offset)

@@ -158,6 +158,7 @@ def test_a_large_object_that_is_there_already_is_left_alone(store: ObjectStore, 
 
 def test_a_missing_object_is_an_unknown_artifact(store: ObjectStore) -> None:
     assert not store.exists("models/missing")
+    store.put_bytes("models/other", b"content")
     with pytest.raises(UnknownArtifact, match="models/missing"):
         next(store.stream("models/missing"))
 

@@ -7,7 +7,7 @@ import pytest
 from weightshift.artifacts.file import FileObjectStore
 from weightshift.artifacts.open_store import open_store
 from weightshift.artifacts.s3 import S3ObjectStore
-from weightshift.errors import InvalidInput, ObjectStoreUnreachable
+from weightshift.errors import InvalidInput, ObjectStoreUnreachable, UnknownArtifact
 from weightshift.settings import StoreSettings
 
 
@@ -49,6 +49,16 @@ def test_a_root_that_is_a_file_is_unreachable(store: FileObjectStore, root: Path
     root.write_text("not a directory")
     with pytest.raises(ObjectStoreUnreachable):
         store.put_bytes("models/x", b"content")
+
+
+def test_a_share_that_is_not_mounted_is_unreachable_and_holds_no_opinion(
+    store: FileObjectStore, root: Path
+) -> None:
+    with pytest.raises(ObjectStoreUnreachable, match="check WEIGHTSHIFT_STORE_URL"):
+        next(store.stream("models/x"))
+    root.mkdir()
+    with pytest.raises(UnknownArtifact):
+        next(store.stream("models/x"))
 
 
 @pytest.mark.parametrize("key", ["../x", "a/../b", "/etc/passwd", "a//b", "", ".hidden", "a\n", "a/b\x00"])

@@ -74,7 +74,7 @@ MANIFEST = Manifest(
 
 @pytest.fixture
 def store(tmp_path: Path) -> FileObjectStore:
-    return FileObjectStore(root=tmp_path / "store")
+    return FileObjectStore(root=tmp_path)
 
 
 def put(store: FileObjectStore, content: bytes, model: str = "ranker") -> str:

@@ -32,6 +32,7 @@ class FakePrometheus:
 def prometheus(connections: Any, registry: Any, monkeypatch: pytest.MonkeyPatch) -> FakePrometheus:
     """Everything answers, until a test says otherwise."""
     fake = FakePrometheus()
+    (connections.directory / "store").mkdir()
     monkeypatch.setattr(connections, "prometheus", lambda arguments: fake, raising=True)
     registry.answers["identity"] = Identity(subject="ada", role="operator", model="*", environment="*")
     return fake
@@ -103,6 +104,14 @@ def test_a_mesh_that_is_away_is_closed_all_the_same(
     monkeypatch.setattr(mesh, "read", away)
     assert run("doctor", "--json").code == 5
     assert mesh.closed
+
+
+def test_a_store_that_is_not_there_is_unreachable(
+    run: Run, prometheus: FakePrometheus, connections: Any
+) -> None:
+    (connections.directory / "store").rmdir()
+    result = run("doctor", "--json")
+    assert (result.code, findings(result)["object store"]["ok"]) == (5, False)
 
 
 def test_no_password_is_shown(run: Run, prometheus: FakePrometheus) -> None:
