@@ -1,7 +1,9 @@
 """The local cache: `artifacts/DIGEST/` holds `manifest.json`, one file per SHA-256, and a marker.
 
 A directory appears there by one rename, complete and verified, and is never written again. Whoever
-builds or reads one holds a lock on it, so that several processes can share a cache.
+builds or reads one holds a lock on it, so that several processes can share a cache. A download is put
+together in `incoming/DIGEST/`, where the next attempt goes on, after a restart too; under any other name
+there, a second process fetches what the first one is at, and nobody goes on with that.
 """
 
 import errno
@@ -9,18 +11,21 @@ import fcntl
 import logging
 import os
 import re
+import time
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from runtime.cached_artifact import CachedArtifact
 from runtime.download import Downloader, Progress
-from runtime.workspace import Workspace, fsync_directory, locked, remove
+from runtime.workspace import Workspace, fsync_directory, last_written, locked, remove
 from weightshift.contracts.base import DIGEST_PATTERN
 from weightshift.errors import DigestMismatch, ObjectStoreUnreachable, Superseded, UnsafeArtifact
 
 _logger = logging.getLogger(__name__)
+
+_RESUMABLE_SECONDS = 24 * 3600.0
 
 
 class ArtifactCache:
@@ -42,14 +47,7 @@ class ArtifactCache:
         # Somebody may have removed them from under this process.
         self._make_directories()
         with self._workspace(digest) as work:
-            try:
-                self._downloader.download(model, digest, work.descriptor, progress)
-            except DigestMismatch:
-                if not work.is_resumed:
-                    raise
-                # What an earlier attempt left may be what is wrong.
-                work.clear()
-                self._downloader.download(model, digest, work.descriptor, progress)
+            self._downloader.download(model, digest, work.descriptor, progress)
             return self._publish(work.path, work.descriptor, digest)
 
     def open(self, digest: str) -> CachedArtifact | None:
@@ -69,11 +67,8 @@ class ArtifactCache:
             (self._artifacts / digest).rename(self._quarantine / f"{digest}.{uuid.uuid4().hex}")
 
     def sweep(self) -> None:
-        """At start: remove what dead downloads left, and quarantine what is not complete."""
-        for leftover in list(self._incoming.iterdir()):
-            with locked(leftover) as is_ours:
-                if is_ours:
-                    remove(leftover)
+        """At start: remove what dead downloads left, but for the latest; quarantine what is not complete."""
+        self._remove_unused(set(self._incoming.iterdir()) - self._resumable())
         for entry in list(self._artifacts.iterdir()):
             if not re.match(DIGEST_PATTERN, entry.name):
                 self.quarantine(entry.name)
@@ -84,8 +79,10 @@ class ArtifactCache:
         """Remove all but the digests in `keep` and the `newest` most recently used ones.
 
         Only renames and unlinks; an artifact that somebody reads is left for the next time. What is in `keep`
-        counts as read until then, so that no other process removes it either.
+        counts as read until then, so that no other process removes it either. Stopped downloads that nobody
+        has gone on with go as well.
         """
+        self._remove_unused(self._partials() - self._resumable())
         self._pin(keep)
         entries = sorted(self._artifacts.iterdir(), key=lambda entry: entry.stat().st_mtime, reverse=True)
         for entry in entries[newest:]:
@@ -131,7 +128,8 @@ class ArtifactCache:
 
         It stays for the next attempt when the store went away or a newer target came, and only then.
         """
-        self._forget_others(digest)
+        # One artifact at a time: what stopped downloads of others left makes room.
+        self._remove_unused(self._partials() - {self._incoming / digest})
         work = Workspace.open(self._incoming / digest) or Workspace.create(self._incoming / uuid.uuid4().hex)
         try:
             yield work
@@ -144,13 +142,22 @@ class ArtifactCache:
             raise
         work.close(keep=False)
 
-    def _forget_others(self, digest: str) -> None:
-        """Remove what stopped downloads of other artifacts left."""
-        for leftover in list(self._incoming.iterdir()):
-            if leftover.name != digest and re.match(DIGEST_PATTERN, leftover.name):
-                with locked(leftover) as is_ours:
-                    if is_ours:
-                        remove(leftover)
+    def _partials(self) -> set[Path]:
+        """Return the downloads that have stopped or are going on, but for second ones of an artifact."""
+        return {entry for entry in self._incoming.iterdir() if re.match(DIGEST_PATTERN, entry.name)}
+
+    def _resumable(self) -> set[Path]:
+        """Return the one stopped download that is kept: the latest of what the cache lacks, for a day."""
+        lacking = {partial for partial in self._partials() if not (self._artifacts / partial.name).exists()}
+        latest = sorted(lacking, key=last_written)[-1:]
+        return {partial for partial in latest if time.time() - last_written(partial) < _RESUMABLE_SECONDS}
+
+    def _remove_unused(self, leftovers: Iterable[Path]) -> None:
+        """Remove those that no process is at."""
+        for leftover in leftovers:
+            with locked(leftover) as is_ours:
+                if is_ours:
+                    remove(leftover)
 
     def _publish(self, path: Path, descriptor: int, digest: str) -> CachedArtifact:
         """Rename a finished directory into place, or use the one another process put there first."""

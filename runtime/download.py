@@ -2,9 +2,10 @@
 
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from runtime.cached_artifact import MANIFEST, MARKER, MAX_SMALL_FILE_BYTES, marker_content
@@ -70,18 +71,30 @@ class Downloader:
         with _open_partial(directory, file.sha256) as descriptor:
             partial = _PartialFile(file, descriptor, progress)
             partial.hash_existing()
-            reader = RangeReader(
-                store=self._store,
-                key=blob_key(model, file.sha256),
-                offset=partial.written,
-                # One more than there should be, so that a longer object is seen.
-                end=file.bytes + 1,
-                limits=self._limits,
-            )
-            with reader, ThreadPoolExecutor(1, "download-writer") as writer:
-                for part in reader.parts(partial.report):
-                    partial.append(part, writer)
-            partial.finish()
+            is_resumed = partial.written > 0
+            try:
+                self._complete(model, file, partial)
+            except DigestMismatch:
+                if not is_resumed:
+                    raise
+                # What an earlier attempt left may be what is wrong, not what the store sends.
+                partial.begin_again()
+                self._complete(model, file, partial)
+
+    def _complete(self, model: str, file: ManifestFile, partial: "_PartialFile") -> None:
+        """Fetch what is missing of a file. Raises `DigestMismatch` unless the whole is what it should be."""
+        reader = RangeReader(
+            store=self._store,
+            key=blob_key(model, file.sha256),
+            offset=partial.written,
+            # One more than there should be, so that a longer object is seen.
+            end=file.bytes + 1,
+            limits=self._limits,
+        )
+        with reader, ThreadPoolExecutor(1, "download-writer") as writer:
+            for part in reader.parts(partial.report):
+                partial.append(part, writer)
+        partial.finish()
 
 
 @dataclass(frozen=True)
@@ -113,11 +126,18 @@ class _PartialFile:
     def hash_existing(self) -> None:
         """Take over what an earlier attempt wrote."""
         if os.fstat(self._descriptor).st_size > self._file.bytes:
-            os.ftruncate(self._descriptor, 0)
+            self.begin_again()
         while piece := os.read(self._descriptor, _PIECE_BYTES):
             self._hasher.update(piece)
             self.written += len(piece)
             self.report()
+
+    def begin_again(self) -> None:
+        """Forget every byte."""
+        os.ftruncate(self._descriptor, 0)
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        self._hasher = hashlib.sha256()
+        self.written = 0
 
     def append(self, part: memoryview, writer: ThreadPoolExecutor) -> None:
         """Write and hash the next bytes. Raises `DigestMismatch` when there are too many."""
@@ -145,6 +165,13 @@ class _PartialFile:
 @contextmanager
 def _open_partial(directory: int, name: str) -> Iterator[int]:
     """Open a new file, or what an earlier attempt wrote of it; yields its descriptor."""
+    with suppress(FileNotFoundError):
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+            # A finished one is read-only, for its owner too.
+            os.chmod(name, 0o600, dir_fd=directory)
+        else:
+            os.unlink(name, dir_fd=directory)
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
     descriptor = os.open(name, flags, 0o600, dir_fd=directory)
     try:
@@ -159,7 +186,10 @@ def _write_all(descriptor: int, content: memoryview) -> None:
 
 
 def _write_durably(directory: int, name: str, content: bytes) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    # What an earlier attempt left is read-only and cannot be opened for writing.
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=directory)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     with os.fdopen(os.open(name, flags, 0o444, dir_fd=directory), "wb") as target:
         target.write(content)
         target.flush()

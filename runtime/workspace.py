@@ -12,11 +12,10 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Workspace:
-    """A directory this process has locked; `is_resumed` tells that an earlier attempt left files in it."""
+    """A directory this process has locked; an earlier attempt may have left files in it."""
 
     path: Path
     descriptor: int
-    is_resumed: bool
 
     @classmethod
     def create(cls, path: Path) -> Self:
@@ -26,7 +25,7 @@ class Workspace:
         # Another process's sweep may remove the directory before this lock; creating the first
         # file in it then fails, and the attempt is repeated like any other.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        return cls(path, descriptor, is_resumed=False)
+        return cls(path, descriptor)
 
     @classmethod
     def open(cls, path: Path) -> Self | None:
@@ -38,16 +37,11 @@ class Workspace:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Before it was locked it may have been finished and renamed, or removed.
             if os.path.samestat(os.fstat(descriptor), path.stat()):
-                return cls(path, descriptor, is_resumed=any(path.iterdir()))
+                return cls(path, descriptor)
         except (BlockingIOError, FileNotFoundError):
             pass
         os.close(descriptor)
         return None
-
-    def clear(self) -> None:
-        """Remove every file."""
-        for entry in list(self.path.iterdir()):
-            entry.unlink()
 
     def close(self, *, keep: bool) -> None:
         """Let go of the directory, and remove it unless it is to be kept or was renamed away."""
@@ -81,6 +75,17 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def last_written(path: Path) -> float:
+    """Return when a directory or a file in it was last written, in seconds since 1970; 0 if it is none."""
+    if path.is_symlink() or not path.is_dir():
+        return 0.0
+    try:
+        return max(entry.lstat().st_mtime for entry in (path, *path.iterdir()))
+    except FileNotFoundError:
+        # Its owner has just finished it, or removed it.
+        return 0.0
 
 
 def fsync_directory(path: Path) -> None:
