@@ -58,12 +58,30 @@ def promoted_last(records: Sequence[ReleaseRecord], *, default: str) -> str:
     return next(promoted, default)
 
 
+def released_last(records: Sequence[ReleaseRecord]) -> str | None:
+    """Return the artifact of the newest release, ended or not: what people would leave in an emergency."""
+    return records[0].artifact_id if records else None
+
+
 def never_promoted(records: Sequence[ReleaseRecord], current: str) -> bool:
     """Whether stable's target was left there by a release that did not promote it; newest come first.
 
     Without any promotion there is no other artifact, so the first one may stay.
     """
     return promoted_last(records, default=current) != current
+
+
+def serving_release(
+    records: Sequence[ReleaseRecord], stable: str | None, artifact_id: str
+) -> ReleaseRecord | None:
+    """Return the release by which an artifact serves now; None when it does not, or one is under way.
+
+    Records come newest first, `stable` is its target's artifact.
+    """
+    if stable != artifact_id or any(record.outcome is None for record in records):
+        return None
+    newest = next((record for record in records if record.outcome is Outcome.PROMOTED), None)
+    return newest if newest is not None and newest.artifact_id == artifact_id else None
 
 
 def is_settled(records: Sequence[ReleaseRecord], current: str) -> bool:

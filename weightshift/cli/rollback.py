@@ -4,15 +4,15 @@ from typing import TYPE_CHECKING
 
 from ulid import ULID
 
+from weightshift.cli.break_glass import break_glass
 from weightshift.cli.context import Context
 from weightshift.cli.newest import newest_status
 from weightshift.cli.options import ENVIRONMENT, OPERATOR, REASON, REGISTRY, TEMPORAL, Option, operator_of
 from weightshift.cli.progress import ReleaseProgress
 from weightshift.cli.release_view import EXIT_CODES, headline
-from weightshift.contracts.identity import Cohort, Fence
+from weightshift.contracts.identity import Cohort
 from weightshift.contracts.release import Outcome, ReleaseRequest, RollbackRequest
-from weightshift.contracts.traffic import TrafficSplit
-from weightshift.errors import Conflict, UnknownService
+from weightshift.errors import Conflict, InvalidInput, UnknownService
 from weightshift.way_back import (
     abandoned_release,
     artifact_to_go_back_to,
@@ -37,9 +37,16 @@ OPTIONS = (
     Option(
         ("--break-glass",),
         "WEIGHTSHIFT_BREAK_GLASS",
-        "write the mesh directly, for when Temporal is away: all traffic to stable",
+        "write the mesh directly, for when Temporal is away: all traffic to one side",
         default=False,
         switch=True,
+    ),
+    Option(
+        ("--cohort",),
+        "WEIGHTSHIFT_BREAK_GLASS_COHORT",
+        "with --break-glass: the side that gets all traffic, stable or canary",
+        default=Cohort.STABLE.value,
+        choices=tuple(Cohort),
     ),
     OPERATOR,
     REASON,
@@ -55,7 +62,11 @@ async def rollback(context: Context) -> int:
     Answers once the mesh has shown where traffic is.
     """
     if context.arguments.break_glass:
-        return await _break_glass(context)
+        return await break_glass(context)
+    if context.arguments.cohort != Cohort.STABLE:
+        raise InvalidInput(
+            "cohort: it goes with --break-glass; a release knows where the healthy artifact is."
+        )
     client = await context.connections.releases(context.arguments)
     released = await client.active_artifact(context.service)
     if released is None:
@@ -122,25 +133,6 @@ async def _release_at_once(context: Context, client: "ReleaseClient", artifact_i
         found = await client.wait(context.service, on_status=progress.show)
     context.output.result(found, f"traffic stable/canary {found.split}: {headline(found)}")
     return EXIT_CODES[found.outcome] if found.outcome is not None else 1
-
-
-async def _break_glass(context: Context) -> int:
-    """Move all traffic to stable past the workflow, which can then write nothing more and rolls back."""
-    mesh = context.connections.mesh()
-    try:
-        before = await mesh.read(context.service)
-        epoch = before.fence.epoch if before.fence else 0
-        after = await mesh.write(context.service, TrafficSplit.all_to(Cohort.STABLE), Fence.above_all(epoch))
-        await mesh.confirm(context.service, after)
-    finally:
-        await mesh.aclose()
-    context.output.result(
-        after,
-        f"traffic stable/canary {after.split}, read back; it was {before.split}",
-        f"next: weightshift release rollback {context.service.model} -e {context.service.environment} "
-        "once Temporal is back, so that the release ends and the targets are sealed",
-    )
-    return 0
 
 
 def _reason(context: Context) -> str:

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from weightshift.contracts.identity import Cohort, Fence, Service
+from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.instance import InstanceReport, InstanceState
 from weightshift.contracts.plan import Plan
 from weightshift.contracts.release import Outcome, ReleasePhase, ReleaseRecord
 from weightshift.contracts.target import Target, Targets
 from weightshift.contracts.traffic import TrafficSplit
-from weightshift.errors import NoCanaryCapacity, StaleFence, UnknownArtifact
+from weightshift.errors import NoCanaryCapacity, UnknownArtifact
 from weightshift.way_back import EXPEDITED_PLAN, expedited_plan, going_back_key, previous_artifact
 
 Run = Callable[..., Any]
@@ -260,20 +260,3 @@ def test_going_back_to_what_serves_already_changes_nothing(
     finished(releases, registry, make_status)
     result = run(*ROLLBACK, "--to", "v3")
     assert (result.code, releases.calls) == (4, [])
-
-
-async def test_breaking_the_glass_writes_above_every_command_of_the_release(mesh: Any) -> None:
-    await mesh.write(SERVICE, TrafficSplit.with_canary(25), Fence(epoch=3, sequence=9))
-    await mesh.write(SERVICE, TrafficSplit.all_to(Cohort.STABLE), Fence.above_all(3))
-    with pytest.raises(StaleFence):
-        await mesh.write(SERVICE, TrafficSplit.with_canary(50), Fence(epoch=3, sequence=10))
-    await mesh.write(SERVICE, TrafficSplit.with_canary(5), Fence(epoch=4, sequence=1))
-
-
-def test_break_glass_asks_nobody_but_the_mesh(run: Run, releases: Any, registry: Any, mesh: Any) -> None:
-    result = run(*ROLLBACK, "--break-glass")
-    assert (result.code, releases.calls, registry.calls) == (0, [], [])
-    ((_, split, fence),) = mesh.writes
-    assert (str(split), fence) == ("100/0", Fence.above_all(0))
-    assert mesh.closed
-    assert "next: weightshift release rollback" in result.out
