@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -244,3 +245,33 @@ def test_what_is_complete_needs_no_stopped_download(bench: Bench) -> None:
     leave(bench, bench.manifest.digest(), hours=0)
     bench.cache().sweep()
     assert list(bench.incoming.iterdir()) == []
+
+
+async def test_an_instance_that_is_restarted_in_a_download_goes_on(
+    world: Any, artifacts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = artifacts.push("v1"), artifacts.push("v2", seed=2)
+    weights, *_, last = second.files
+    arrived, hangs, may_go_on = [0], threading.Event(), threading.Event()
+    inner = world.store.stream
+
+    def stream(key: str, **options: Any) -> Iterator[bytes]:
+        # Small files have been read once, to check them, before the download.
+        if key == blob_key(MODEL, last.sha256) and arrived[0]:
+            hangs.set()
+            may_go_on.wait(SECONDS)
+        for piece in inner(key, **options):
+            arrived[0] += len(piece) if key == blob_key(MODEL, weights.sha256) else 0
+            yield piece
+
+    monkeypatch.setattr(world.store, "stream", stream)
+    await world.publish(first)
+    async with world.running() as instance:
+        await world.until(world.serving(instance, 1))
+        await world.publish(second)
+        await world.until(hangs.is_set)
+    may_go_on.set()
+    async with world.running() as instance:
+        await world.until(world.serving(instance, 2))
+    assert arrived == [weights.bytes]
+    assert list((world.root / "incoming").iterdir()) == []
