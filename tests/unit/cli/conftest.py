@@ -23,6 +23,7 @@ from weightshift.contracts.release import (
     RollbackRequest,
     Step,
 )
+from weightshift.contracts.target import Targets
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.errors import WeightshiftError
 from weightshift.mesh.envoy import EnvoyMesh
@@ -124,7 +125,7 @@ class FakeRegistry:
     """Stands in for the registry's HTTP client: answers with `answers[method]`, keeps every call."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, Any] = {}
+        self.answers: dict[str, Any] = {"targets": Targets(), "releases": ()}
         self.calls: list[tuple[Any, ...]] = []
 
     async def __aenter__(self) -> Self:

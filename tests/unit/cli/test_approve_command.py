@@ -11,7 +11,7 @@ import pytest
 from weightshift.contracts.approval import Approval, ApprovalRequest
 from weightshift.contracts.identity import Service
 from weightshift.contracts.release import Outcome, ReleasePhase
-from weightshift.errors import ApprovalInvalid
+from weightshift.errors import ApprovalInvalid, Unauthorised
 from weightshift.registry.answers import Identity
 
 Run = Callable[..., Any]
@@ -157,6 +157,7 @@ def test_nobody_asks_under_another_name_for_what_people_have_to_approve(
 
 
 def test_a_release_that_waits_for_nobody_needs_no_token(run: Run, releases: Any, registry: Any) -> None:
-    assert run(*START, "--operator", "grace").code == 0
-    assert registry.calls == []
-    assert releases.calls[0][1].operator == "grace"
+    registry.answers["targets"] = Unauthorised("the token is not set")
+    result = run(*START, "--operator", "grace")
+    assert (result.code, releases.calls[0][1].operator) == (0, "grace")
+    assert "not known: the token is not set" in result.err

@@ -80,7 +80,7 @@ def test_a_request_key_names_one_request_for_ever(run: Run, releases: Any, regis
 
 def test_a_repeat_that_overtakes_the_first_attempt_attaches(run: Run, releases: Any, registry: Any) -> None:
     record = recorded(run, releases, registry)
-    looks = iter([(), (record,)])
+    looks = iter([(), (), (record,)])
     registry.answers["releases"] = lambda _: next(looks)
     releases.failure = ReleaseActive()
     result = run(*KEYED)
