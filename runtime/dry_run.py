@@ -8,12 +8,14 @@ import orjson
 import torch
 from torch import Tensor
 
-from runtime.architectures import Sample, TensorSpec
+from runtime.architectures import Architecture, Sample, TensorSpec
+from runtime.compiled_modules import check_not_compiled
 from runtime.device_health import is_out_of_memory
 from runtime.execution import forward
 from runtime.generation_holder import LoadedModel
 from runtime.scoring import ScoringArchitecture
 from runtime.streaming import StreamingArchitecture
+from runtime.wire_types import NUMPY_TYPES
 from weightshift.errors import DryRunFailed, OutOfMemory, Superseded, SwapTooSlow, WeightshiftError
 
 
@@ -21,9 +23,11 @@ def dry_run(loaded: LoadedModel, *, checkpoint: Callable[[], None] = lambda: Non
     """Answer the architecture's samples at every batch size that will be served.
 
     `checkpoint` is called before every step and may raise to stop. Raises `DryRunFailed` for a wrong shape,
-    type, value, invariant or golden output, and `OutOfMemory`.
+    type, value, invariant or golden output, `IncompatibleModel` for a model that compiled itself, and
+    `OutOfMemory`.
     """
     try:
+        _check_types(loaded.architecture)
         for batch_size in loaded.architecture.batch_sizes:
             _run_batch(loaded, batch_size, checkpoint)
         checkpoint()
@@ -37,6 +41,18 @@ def dry_run(loaded: LoadedModel, *, checkpoint: Callable[[], None] = lambda: Non
             raise OutOfMemory("A representative request found no memory; give the instance more.") from error
         detail = str(error) if isinstance(error, WeightshiftError) else type(error).__name__
         raise DryRunFailed(f"A representative request failed: {detail}") from error
+    check_not_compiled(loaded.module)
+
+
+def _check_types(architecture: Architecture) -> None:
+    """Refuse tensors that no request can hold, and no answer."""
+    for specs, advice in (
+        (architecture.inputs, "take float32 and convert in forward"),
+        (architecture.outputs, "return float32"),
+    ):
+        for spec in specs:
+            if spec.dtype not in NUMPY_TYPES:
+                raise DryRunFailed(f"{spec.name} is {spec.dtype}, which cannot be sent over HTTP; {advice}.")
 
 
 def _run_sessions(

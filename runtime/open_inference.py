@@ -19,19 +19,10 @@ from runtime.architectures import TensorSpec
 from runtime.endpoint import parse_json
 from runtime.generation_holder import Generation, LoadedModel
 from runtime.responses import Headers
+from runtime.wire_types import NUMPY_TYPES
 from weightshift.errors import DryRunFailed, InvalidInput, WeightshiftError
 
 _HEADER_LENGTH = b"inference-header-content-length"
-_NUMPY_TYPES: Mapping[torch.dtype, tuple[str, str]] = {
-    torch.float64: ("FP64", "<f8"),
-    torch.float32: ("FP32", "<f4"),
-    torch.float16: ("FP16", "<f2"),
-    torch.int64: ("INT64", "<i8"),
-    torch.int32: ("INT32", "<i4"),
-    torch.int16: ("INT16", "<i2"),
-    torch.int8: ("INT8", "<i1"),
-    torch.uint8: ("UINT8", "<u1"),
-}
 
 
 @dataclass(frozen=True)
@@ -106,7 +97,7 @@ class OpenInferenceFormat:
 
 
 def _type(spec: TensorSpec) -> str:
-    return _NUMPY_TYPES[spec.dtype][0]
+    return NUMPY_TYPES[spec.dtype][0]
 
 
 def _describe(spec: TensorSpec) -> dict[str, Any]:
@@ -149,9 +140,11 @@ def _read_input(document: Mapping[str, Any], spec: TensorSpec, binary: bytes | N
 
 
 def _from_bytes(binary: bytes | None, size: object, shape: list[int], spec: TensorSpec) -> Any:
-    kind = np.dtype(_NUMPY_TYPES[spec.dtype][1])
+    kind = np.dtype(NUMPY_TYPES[spec.dtype][1])
     if binary is None or type(size) is not int or not size == len(binary) == math.prod(shape) * kind.itemsize:
         raise InvalidInput("inputs[0].parameters.binary_data_size is not the bytes that its shape needs.")
+    if kind.kind == "b" and not set(binary) <= {0, 1}:
+        raise InvalidInput("inputs[0] holds a byte that is no BOOL, which is 0 or 1.")
     # Torch wants memory of its own that it may write to.
     return np.frombuffer(binary, dtype=kind).copy()
 
@@ -159,18 +152,22 @@ def _from_bytes(binary: bytes | None, size: object, shape: list[int], spec: Tens
 def _from_json(given: Mapping[str, Any], shape: list[int], spec: TensorSpec) -> Any:
     flat = given.get("data")
     if not isinstance(flat, list):
-        raise InvalidInput("inputs[0].data must be a list of numbers.")
+        raise InvalidInput("inputs[0].data must be a list of values.")
     for length in shape[:-1]:
         # Nested as the shape is, or flat.
         if len(flat) == length and all(isinstance(part, list) for part in flat):
             flat = list(chain.from_iterable(flat))
-    allowed = {int, float} if spec.dtype.is_floating_point else {int}
+    if spec.dtype == torch.bool:
+        allowed: set[type] = {bool}
+    else:
+        allowed = {int, float} if spec.dtype.is_floating_point else {int}
     if len(flat) != math.prod(shape) or not set(map(type, flat)) <= allowed:
-        raise InvalidInput(f"inputs[0].data must hold {math.prod(shape)} numbers of its datatype.")
+        kind = "booleans" if spec.dtype == torch.bool else "numbers"
+        raise InvalidInput(f"inputs[0].data must hold {math.prod(shape)} {kind} of its datatype.")
     try:
         # What overflows a floating-point type becomes infinite and is refused by its range.
         with np.errstate(over="ignore"):
-            return np.array(flat, dtype=_NUMPY_TYPES[spec.dtype][1])
+            return np.array(flat, dtype=NUMPY_TYPES[spec.dtype][1])
     except OverflowError:
         raise InvalidInput("inputs[0].data holds a number that is too large for its datatype.") from None
 

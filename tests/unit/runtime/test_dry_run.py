@@ -8,7 +8,13 @@ import torch
 from runtime.architectures import Ranker, Sample, TensorSpec
 from runtime.dry_run import dry_run
 from runtime.generation_holder import Generation
-from weightshift.errors import CandidateError, DryRunFailed, OutOfMemory, Superseded, WeightshiftError
+from weightshift.errors import (
+    CandidateError,
+    DryRunFailed,
+    OutOfMemory,
+    Superseded,
+    WeightshiftError,
+)
 
 MakeGeneration = Callable[..., Generation]
 
@@ -32,6 +38,14 @@ def refuse(*_: object) -> None:
         ({"forward": lambda model, batch: model(batch).double()}, "float64"),
         ({"forward": lambda model, batch: model(batch) * float("nan")}, "not finite"),
         ({"forward": lambda model, batch: model(batch)[:0]}, "RuntimeError"),
+        (
+            {
+                "outputs": (TensorSpec("scores", (), torch.bfloat16),),
+                "forward": lambda model, batch: model(batch).bfloat16(),
+            },
+            "return float32",
+        ),
+        ({"inputs": (TensorSpec("rows", (88,), torch.bfloat16),)}, "take float32"),
         ({"inputs": (TensorSpec("rows", (87,), torch.float32),)}, "rows is"),
         ({"validate": refuse}, "label"),
         ({"postprocess": lambda *_: {"items": [{"index": object()}]}}, "written as JSON"),
