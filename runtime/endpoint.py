@@ -9,6 +9,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 from torch import Tensor
 
+from runtime.answer_deadline import answer_seconds
 from runtime.client_watch import ClientWatch
 from runtime.execution import answer_body
 from runtime.generation_holder import Generation, LoadedModel
@@ -22,7 +23,14 @@ from runtime.responses import (
     send_content,
     send_json,
 )
-from weightshift.errors import InvalidInput, MemoryExhausted, NotServing, QueueFull, WeightshiftError
+from weightshift.errors import (
+    InvalidInput,
+    MemoryExhausted,
+    NotServing,
+    QueueFull,
+    RequestRefused,
+    WeightshiftError,
+)
 
 _logger = logging.getLogger(__name__)
 CLOSE = (b"connection", b"close")
@@ -101,6 +109,8 @@ class ModelEndpoint:
         except ClientGone:
             return
         started = time.perf_counter()
+        seconds = answer_seconds(scope["headers"], self._settings.answer_timeout)
+        until = asyncio.get_running_loop().time() + seconds
         try:
             await self._instance.gate.wait()
             generation = self._instance.holder.acquire()
@@ -111,11 +121,10 @@ class ModelEndpoint:
             self._instance.metrics.unready.inc()
             await self._refuse(send, 503, error, "not_serving")
             return
-        try:
-            status, answer = await self._answer(scope, receive, generation, content)
-        except ClientGone:
-            return
+        status, answer = await self._answer(scope, receive, generation, content, until)
         self._instance.metrics.answered(generation, status, time.perf_counter() - started)
+        if isinstance(answer, ClientGone):
+            return
         if isinstance(answer, WeightshiftError):
             extra = generation.headers if status != 503 else (*generation.headers, self._retry_after)
             await send_json(send, status, self._wire.error(answer), extra)
@@ -124,32 +133,29 @@ class ModelEndpoint:
             await send_content(send, status, written, (*headers, *generation.headers))
 
     async def _answer(
-        self, scope: Scope, receive: Receive, generation: Generation, content: bytes
+        self, scope: Scope, receive: Receive, generation: Generation, content: bytes, until: float
     ) -> tuple[int, tuple[bytes, Headers] | WeightshiftError]:
         """Return status and written answer, or error; the borrowed generation is given back on every path.
 
-        Raises `ClientGone`.
+        A client that is gone has a status too, because a model that hangs shows itself by nothing else.
         """
         try:
             answer = self._submit(scope, generation, content)
             with ClientWatch(answer, receive):
-                async with asyncio.timeout(self._settings.answer_timeout):
+                async with asyncio.timeout_at(until):
                     given = await answer
             # Here, because what cannot be written is the model's failure too.
             return 200, self._wire.write(generation, given)
-        except ClientGone:
-            raise
+        except ClientGone as error:
+            return 499, error
         except InvalidInput as error:
             return 400, error
-        except QueueFull as error:
-            self._instance.metrics.rejected("queue_full")
-            return 503, error
-        except MemoryExhausted as error:
-            self._instance.metrics.rejected("no_memory")
+        except (QueueFull, MemoryExhausted) as error:
+            self._instance.metrics.rejected("queue_full" if isinstance(error, QueueFull) else "no_memory")
             return 503, error
         except TimeoutError:
             self._instance.metrics.rejected("too_late")
-            return 503, QueueFull("The answer took too long; send the request again.")
+            return 504, RequestRefused("The answer took too long; send the request again.")
         except Exception:
             _logger.exception("a request failed")
             return 500, WeightshiftError("The model failed; the instance's log says why.")

@@ -22,7 +22,8 @@ from weightshift.contracts.instance import CandidatePhase
 
 _logger = logging.getLogger(__name__)
 
-CODES = (200, 400, 500, 503)
+CODES = (200, 400, 499, 500, 503, 504)
+"""499: the client was gone before its answer. 504: the answer's time was up."""
 REASONS = (
     "draining",
     "invalid",

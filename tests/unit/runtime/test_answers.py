@@ -157,7 +157,7 @@ async def test_request_series_are_born_at_zero(world: Any, artifacts: Any) -> No
         await world.until(world.serving(instance, 1))
         exposition = (await instance.render_metrics()).decode()
     before, after = 'artifact="v1",', 'cohort="stable",environment="test",model="ranker",revision="1"'
-    for code in (200, 400, 500, 503):
+    for code in (200, 400, 499, 500, 503, 504):
         assert f'weightshift_requests_total{{{before}code="{code}",{after}}} 0.0' in exposition
     assert f"weightshift_request_duration_seconds_count{{{before}{after}}} 0.0" in exposition
 
