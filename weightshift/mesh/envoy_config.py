@@ -129,7 +129,7 @@ def _retry_policy() -> dict[str, Any]:
     """Retry what cannot have been answered: predictions have no side effects, so a repeat is safe."""
     return {
         "retry_on": "connect-failure,refused-stream,reset,retriable-status-codes",
-        "retriable_status_codes": [503],
+        "retriable_status_codes": [503, 504],
         "num_retries": _RETRIES,
         "per_try_timeout": _TRY_TIMEOUT,
         "retry_back_off": {"base_interval": "0.005s", "max_interval": "0.05s"},

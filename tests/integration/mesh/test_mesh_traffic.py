@@ -20,8 +20,8 @@ from weightshift.mesh.envoy import EnvoyMesh
 
 SERVICE = Service(model="ranker", environment="test")
 
-# A process of its own, so that it can die like one. `/fail` makes it refuse predictions, staying ready;
-# `/count` says how many it was asked for.
+# A process of its own, so that it can die like one. `/fail` makes it refuse predictions, staying ready, and
+# `/late` say that their time is up; `/count` says how many it was asked for. It names the time it was given.
 INSTANCE = """
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,17 +29,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1
-    refusing = False
+    failure = 0
     asked = 0
 
     def do_GET(self):
-        if self.path == "/fail":
-            Handler.refusing = True
+        if self.path in ("/fail", "/late"):
+            Handler.failure = 503 if self.path == "/fail" else 504
         if self.path == "/predict":
             Handler.asked += 1
-        refused = Handler.refusing and self.path == "/predict"
+        failure = Handler.failure if self.path == "/predict" else 0
         answer = str(Handler.asked) if self.path == "/count" else sys.argv[2]
-        self.send_response(503 if refused else 200)
+        self.send_response(failure or 200)
+        self.send_header("x-given-ms", self.headers.get("x-envoy-expected-rq-timeout-ms", ""))
         self.send_header("content-length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer.encode())
@@ -198,9 +199,10 @@ async def test_a_canary_without_instances_fails_over_to_stable(pools: Pools) -> 
     assert await pools.answered_by(50) == {"stable": 50}
 
 
-async def test_a_canary_that_refuses_everything_costs_no_request(pools: Pools) -> None:
+@pytest.mark.parametrize("failure", ["/fail", "/late"])
+async def test_a_canary_that_refuses_everything_costs_no_request(pools: Pools, failure: str) -> None:
     await pools.split(100)
-    await pools.tell("canary", "/fail")
+    await pools.tell("canary", failure)
     assert await pools.answered_by(100) == {"stable": 100}
 
 
@@ -236,3 +238,16 @@ async def test_a_control_arm_that_fails_or_dies_costs_no_request(pools: Pools) -
     assert await pools.answered_by(100) == {"canary": 100}
     await pools.until_healthy("canary-0", "canary-1")
     assert await pools.answered_by(100) == {"canary": 100}
+
+
+@pytest.mark.parametrize("path", ["/predict", "/v2/models/ranker/infer"])
+async def test_an_instance_is_told_how_long_envoy_waits_and_no_client_changes_that(
+    pools: Pools, path: str
+) -> None:
+    plain = await pools.client.get(path)
+    assert plain.headers["x-given-ms"] == "5000"
+    meddling = ("expected-rq-timeout-ms", "upstream-rq-timeout-ms", "upstream-rq-per-try-timeout-ms")
+    headers = {f"x-envoy-{name}": "60" for name in meddling}
+    # Envoy believes more of those who seem to come from within.
+    answer = await pools.client.get(path, headers={**headers, "x-forwarded-for": "10.0.0.1"})
+    assert answer.headers["x-given-ms"] == "5000"
