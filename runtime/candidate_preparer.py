@@ -12,7 +12,7 @@ from runtime.generation_holder import LoadedModel
 from runtime.host_memory import move_to_device
 from runtime.in_place import is_exchangeable
 from runtime.measurements import Measurement, Measurements
-from runtime.memory_budget import MemoryNeed, check_budget, live_peak_bytes
+from runtime.memory_budget import MemoryNeed, check_budget, live_peak_bytes, whole_segments
 from runtime.model_loader import (
     TensorSpecs,
     VerifiedArtifact,
@@ -179,7 +179,7 @@ class CandidatePreparer:
 
     def _check_room(self, weights: int, digest: str) -> None:
         need = MemoryNeed(
-            weights=weights,
+            weights=whole_segments(weights, self._device),
             workspace=self._measurements.workspace_of(digest),
             live_peak=live_peak_bytes(self._device),
             margin=self._margin,

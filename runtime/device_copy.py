@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from runtime.device_pool import allocate_apart
+
 _COPIED_AT_ONCE = 64 << 20
 
 
@@ -15,7 +17,7 @@ def copy_to_device(host: Tensor, device: str, checkpoint: Callable[[], None]) ->
     `checkpoint` is called between pieces and may raise to stop.
     """
     with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
-        copy = torch.empty_like(host, device=device)
+        copy = allocate_apart(host.numel(), device)
         pieces = zip(torch.split(copy, _COPIED_AT_ONCE), torch.split(host, _COPIED_AT_ONCE), strict=True)
         for target, piece in pieces:
             checkpoint()

@@ -3,13 +3,14 @@
 import torch
 from torch import Tensor
 
+from runtime.device_pool import give_back_unused
 from runtime.generation_holder import LoadedModel
 from runtime.model_loader import allocate_slots, assemble
 
 
 def host_copy(loaded: LoadedModel) -> dict[str, Tensor]:
     """Return copies of a model's weights in one host allocation, page-locked where the model is on a GPU."""
-    copies = allocate_slots(loaded.tensors, pinned=loaded.device == "cuda")
+    copies = allocate_slots(loaded.tensors, device="cpu", pinned=loaded.device == "cuda")
     with torch.inference_mode():
         for name, copy in copies.items():
             copy.copy_(loaded.tensors[name], non_blocking=True)
@@ -29,15 +30,17 @@ def move_to_host(loaded: LoadedModel) -> None:
         loaded.tensors = host_copy(loaded)
         loaded.module = assemble(loaded.architecture, loaded.resources, loaded.tensors)
         loaded.is_staged = True
+        give_back_unused()
 
 
 def move_to_device(loaded: LoadedModel) -> None:
     """Copy a staged model's weights to its device, where they need room of their own."""
     if loaded.is_staged and loaded.device != "cpu":
+        copies = allocate_slots(loaded.tensors, device=loaded.device)
         with torch.inference_mode():
-            loaded.tensors = {
-                name: tensor.to(loaded.device, non_blocking=True) for name, tensor in loaded.tensors.items()
-            }
+            for name, copy in copies.items():
+                copy.copy_(loaded.tensors[name], non_blocking=True)
         finish_copies(loaded)
+        loaded.tensors = copies
         loaded.module = assemble(loaded.architecture, loaded.resources, loaded.tensors)
     loaded.is_staged = False

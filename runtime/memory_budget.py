@@ -2,14 +2,20 @@
 
 import ctypes
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from runtime.device_pool import give_back_unused
 from weightshift.errors import OutOfMemory
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
+# How torch's CUDA allocator asks the device: up to 1 MiB, up to 10 MiB, and above that in steps.
+_SMALL, _LARGE = 1 << 20, 10 << 20
+_SMALL_SEGMENT, _MIDDLE_SEGMENT = 2 << 20, 20 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +37,7 @@ class MemoryNeed:
 
 def check_budget(need: MemoryNeed, *, device: str) -> None:
     """Raise `OutOfMemory`, with the figures, unless everything that is needed is free on the device."""
+    give_back_unused()
     free = free_bytes(device)
     if need.total > free:
         raise OutOfMemory(
@@ -42,9 +49,29 @@ def check_budget(need: MemoryNeed, *, device: str) -> None:
 
 def live_peak_bytes(device: str) -> int:
     """Return how much more the device's allocator once held for live requests than it holds now."""
-    if device != "cuda":
+    if device != "cuda" or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return 0
-    return max(0, torch.cuda.max_memory_reserved() - torch.cuda.memory_reserved())
+    return peak_beyond_pools(torch.cuda.memory_stats_as_nested_dict())
+
+
+def peak_beyond_pools(stats: Mapping[str, Any]) -> int:
+    """Return by how many bytes the common cache was once larger, from the allocator's statistics.
+
+    Each generation's weights are in a pool of their own; those that are gone say nothing of requests.
+    """
+    common = stats["reserved_bytes"]["all"]
+    pools = [pool["all"] for pool in stats["reserved_bytes_by_private_pools"].values()]
+    peak, now = (common[when] - sum(pool[when] for pool in pools) for when in ("peak", "current"))
+    return int(max(0, peak - now))
+
+
+def whole_segments(size: int, device: str) -> int:
+    """Return what `size` bytes of weights take: on CUDA whole segments, shared with nothing else."""
+    if device != "cuda":
+        return size
+    if size < _LARGE:
+        return _SMALL_SEGMENT if size <= _SMALL else _MIDDLE_SEGMENT
+    return -(-size // _SMALL_SEGMENT) * _SMALL_SEGMENT
 
 
 def free_bytes(device: str) -> int:

@@ -11,12 +11,18 @@ from torch import Tensor, nn
 from runtime.architectures import Architecture
 from runtime.cached_artifact import CachedArtifact
 from runtime.compatibility import check_requirements
-from runtime.compiled_modules import check_not_compiled
 from runtime.device_copy import copy_to_device
+from runtime.device_pool import allocate_apart, give_back_unused
 from runtime.generation_holder import LoadedModel
 from runtime.hashing_reader import HashingReader
 from runtime.installed_architectures import find_architecture
-from runtime.memory_budget import MemoryNeed, check_budget, live_peak_bytes, return_free_memory
+from runtime.memory_budget import (
+    MemoryNeed,
+    check_budget,
+    live_peak_bytes,
+    return_free_memory,
+    whole_segments,
+)
 from runtime.safetensors_header import TORCH_TYPES, TensorEntry, WeightsHeader, read_header
 from runtime.state_dict_header import read_state_dict_header
 from weightshift.contracts.manifest import Manifest, ManifestFile, ManifestTensor, WeightFormat
@@ -97,7 +103,7 @@ def load(
     in bytes. Raises `OutOfMemory`, `DigestMismatch`, `IncompatibleModel` for non-finite values.
     """
     need = MemoryNeed(
-        weights=weights_bytes(verified),
+        weights=whole_segments(weights_bytes(verified), device),
         workspace=workspace,
         live_peak=live_peak_bytes(device),
         margin=memory_margin,
@@ -155,6 +161,7 @@ def dispose(loaded: LoadedModel) -> None:
     loaded.module = nn.Module()
     loaded.tensors = {}
     loaded.resources = None
+    give_back_unused()
     return_free_memory()
 
 
@@ -182,9 +189,7 @@ def _weights_file(manifest: Manifest) -> ManifestFile:
 
 def _build(architecture: Architecture, resources: Any) -> nn.Module:
     with torch.device("meta"):
-        module = architecture.build(resources)
-    check_not_compiled(module)
-    return module
+        return architecture.build(resources)
 
 
 def _declared(tensors: tuple[ManifestTensor, ...]) -> TensorSpecs:
@@ -220,9 +225,10 @@ def _allocate(size: int, *, pinned: bool) -> Tensor:
     return buffer[start : start + size]
 
 
-def allocate_slots(like: Mapping[str, Tensor], *, pinned: bool) -> dict[str, Tensor]:
-    """Return tensors without values, of the same names, types and shapes, in one host allocation."""
-    memory = _allocate(sum(_aligned(tensor.nbytes) for tensor in like.values()), pinned=pinned)
+def allocate_slots(like: Mapping[str, Tensor], *, device: str, pinned: bool = False) -> dict[str, Tensor]:
+    """Return tensors without values, of the same names, types and shapes, in one allocation."""
+    size = sum(_aligned(tensor.nbytes) for tensor in like.values())
+    memory = _allocate(size, pinned=pinned) if device == "cpu" else allocate_apart(size, device)
     slots, position = {}, 0
     for name, tensor in like.items():
         slots[name] = memory[position : position + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
@@ -272,7 +278,7 @@ def _check_finite(name: str, tensor: Tensor) -> None:
 def assemble(architecture: Architecture, resources: Any, tensors: Mapping[str, Tensor]) -> nn.Module:
     """Put the tensors into a new module without copying them, and tie what the architecture ties.
 
-    Raises `IncompatibleModel` when a tensor of the module has no value then, or a module is compiled.
+    Raises `IncompatibleModel` when a tensor of the module has no value then.
     """
     module = _build(architecture, resources)
     sources = {alias: tensors[source] for alias, source in architecture.tied.items()}
@@ -282,7 +288,6 @@ def assemble(architecture: Architecture, resources: Any, tensors: Mapping[str, T
         setattr(module.get_submodule(owner), leaf, module.get_parameter(source))
     module.requires_grad_(False).eval()
     architecture.materialise(module)
-    check_not_compiled(module)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if tensor.is_meta:
             raise IncompatibleModel(f"Tensor {name!r} of the architecture has no value after loading.")

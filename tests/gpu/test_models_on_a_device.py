@@ -10,12 +10,13 @@ import torch
 
 from runtime.compatibility import check_requirements
 from runtime.device_health import DeviceHealth
+from runtime.device_pool import give_back_unused
 from runtime.dry_run import dry_run
 from runtime.execution import forward
 from runtime.generation_holder import LoadedModel
 from runtime.host_memory import move_to_device, move_to_host
 from runtime.in_place import Exchange, is_exchangeable
-from runtime.memory_budget import free_bytes
+from runtime.memory_budget import free_bytes, live_peak_bytes, whole_segments
 from runtime.memory_use import memory_use
 from runtime.model_loader import dispose, tensor_specs
 from runtime.peak_memory import measured_peak
@@ -64,12 +65,49 @@ def test_disposal_gives_the_memory_back(bench: Any, artifacts: Any) -> None:
     assert allocated() - before < SETTLED
 
 
+def test_a_generation_takes_whole_segments_and_gives_them_back(bench: Any, artifacts: Any) -> None:
+    dispose(bench.load(wide(artifacts, "v0", 9)))
+    before = torch.cuda.memory_reserved()
+    loaded = bench.load(wide(artifacts, "v1", 1))
+    taken = torch.cuda.memory_reserved() - before
+    assert taken == whole_segments(loaded.allocated_bytes, "cuda")
+    dispose(loaded)
+    assert torch.cuda.memory_reserved() == before
+
+
+def test_the_device_never_holds_more_than_two_generations(bench: Any, artifacts: Any) -> None:
+    dispose(bench.load(wide(artifacts, "v0", 9)))
+    before = torch.cuda.memory_reserved()
+    serving = bench.load(wide(artifacts, "v1", 1))
+    each = torch.cuda.memory_reserved() - before
+    for seed in range(2, 6):
+        candidate = bench.load(wide(artifacts, f"v{seed}", seed))
+        assert torch.cuda.memory_reserved() - before == 2 * each
+        dispose(serving)
+        serving = candidate
+    assert live_peak_bytes("cuda") < SETTLED
+
+
+def test_weights_that_something_holds_go_once_it_lets_them_go(bench: Any, artifacts: Any) -> None:
+    dispose(bench.load(wide(artifacts, "v0", 9)))
+    before = torch.cuda.memory_reserved()
+    loaded = bench.load(wide(artifacts, "v1", 1))
+    held = next(iter(loaded.tensors.values()))
+    dispose(loaded)
+    assert torch.cuda.memory_reserved() > before
+    del held
+    give_back_unused()
+    assert torch.cuda.memory_reserved() == before
+
+
 def test_host_memory_is_the_way_back(bench: Any, artifacts: Any) -> None:
     before = allocated()
     loaded = bench.load(wide(artifacts, "v1", 1))
     expected = scores(loaded)
+    reserved = torch.cuda.memory_reserved()
     move_to_host(loaded)
     assert loaded.is_staged
+    assert reserved - torch.cuda.memory_reserved() == whole_segments(loaded.allocated_bytes, "cuda")
     assert allocated() - before < SETTLED
     assert all(tensor.is_pinned() for tensor in loaded.tensors.values())
     move_to_device(loaded)

@@ -4,7 +4,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from runtime.memory_budget import MemoryNeed, check_budget, free_bytes, free_host_bytes, resident_bytes
+from runtime.memory_budget import (
+    MemoryNeed,
+    check_budget,
+    free_bytes,
+    free_host_bytes,
+    peak_beyond_pools,
+    resident_bytes,
+    whole_segments,
+)
 from runtime.memory_use import memory_use
 from weightshift.errors import OutOfMemory
 
@@ -52,6 +60,39 @@ def test_the_margin_counts() -> None:
     for need in (MemoryNeed(weights=1, margin=2 * free), MemoryNeed(weights=1, workspace=2 * free)):
         with pytest.raises(OutOfMemory, match=rf"needs {need.total} bytes \(weights 1, .* are free"):
             check_budget(need, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("size", "taken"),
+    [
+        (1, 2),
+        (MIB, 2),
+        (MIB + 1, 20),
+        (10 * MIB - 1, 20),
+        (10 * MIB, 10),
+        (10 * MIB + 1, 12),
+        (999 * MIB, 1000),
+    ],
+)
+def test_weights_take_whole_segments_of_a_gpu(size: int, taken: int) -> None:
+    assert whole_segments(size, "cuda") == taken * MIB
+    assert whole_segments(size, "cpu") == size
+
+
+def reserved(peak: int, current: int) -> dict[str, dict[str, int]]:
+    return {"all": {"peak": peak, "current": current}}
+
+
+def test_weights_that_are_gone_are_no_peak_of_requests() -> None:
+    # 900 for the old weights, which are gone, 900 for the new ones; requests had 70 and hold 40.
+    pools = {(0, 1): reserved(900, 0), (0, 2): reserved(900, 900)}
+    stats = {"reserved_bytes": reserved(1870, 940), "reserved_bytes_by_private_pools": pools}
+    assert peak_beyond_pools(stats) == 30
+
+
+def test_a_cache_that_only_grew_has_no_peak_beyond_it() -> None:
+    stats = {"reserved_bytes": reserved(70, 70), "reserved_bytes_by_private_pools": {}}
+    assert peak_beyond_pools(stats) == 0
 
 
 def test_what_is_in_use_is_this_processs_own(proc: Path) -> None:

@@ -13,6 +13,7 @@ from runtime import model_loader
 from runtime.architectures import Ranker
 from runtime.artifact_cache import ArtifactCache
 from runtime.cached_artifact import CachedArtifact
+from runtime.device_pool import allocate_apart, give_back_unused
 from runtime.download import Downloader
 from runtime.dry_run import dry_run
 from runtime.generation_holder import LoadedModel
@@ -282,3 +283,14 @@ def test_disposal_lets_go_of_the_weights(bench: Bench, artifacts: Any) -> None:
     dispose(loaded)
     assert list(loaded.module.parameters()) == []
     assert loaded.resources is None
+
+
+def test_the_cpu_has_no_pools(bench: Bench, artifacts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise AssertionError("a pool of a device that is not here")
+
+    monkeypatch.setattr(torch.cuda, "MemPool", refuse)
+    dispose(bench.load(artifacts.push("v1")))
+    with pytest.raises(AssertionError, match="not here"):
+        allocate_apart(1, "cuda")
+    give_back_unused()
