@@ -1,8 +1,9 @@
 """Whether a plan can be carried out on the traffic and the instances that there are."""
 
+import asyncio
 from collections.abc import Collection, Sequence
 
-from activities.traffic import TrafficObserver
+from activities.traffic import Missing, TrafficObserver
 from weightshift.analysis.sizing import (
     ObservedTraffic,
     PoolCapacity,
@@ -12,7 +13,7 @@ from weightshift.analysis.sizing import (
 )
 from weightshift.contracts.identity import Cohort
 from weightshift.contracts.instance import InstanceState
-from weightshift.contracts.plan import Plan
+from weightshift.contracts.plan import Gate, Metric, Plan
 from weightshift.contracts.release import ReleaseRequest
 from weightshift.contracts.target import Targets
 from weightshift.errors import InvalidPlan
@@ -73,7 +74,51 @@ class PlanChecks:
         problems = sample_size_problems(request.plan, traffic)
         if capacity is not None:
             problems += overload_problems(request.plan, traffic, capacity, highest_load=self._highest_load)
-        return problems, (_describe(traffic), *slow_gates(request.plan, traffic))
+        unknown, remarks = await self._check_business(request, stable_revision)
+        return problems + unknown, (_describe(traffic), *slow_gates(request.plan, traffic), *remarks)
+
+    async def _check_business(
+        self, request: ReleaseRequest, stable_revision: int
+    ) -> tuple[list[str], list[str]]:
+        """See that what business gates count is counted on stable, under traffic; problems, and remarks."""
+        asked = [
+            (gate, part, template)
+            for gate in business_gates(request.plan)
+            for part, template in (("bad", gate.bad), ("total", gate.total))
+        ]
+        missing = await asyncio.gather(
+            *(
+                self._traffic.missing(request.service, template, stable_revision=stable_revision)
+                for _, _, template in asked
+            )
+        )
+        problems: list[str] = []
+        remarks: list[str] = []
+        for (gate, part, template), lack in zip(asked, missing, strict=True):
+            if lack is not None:
+                fatal = gate.ratio is not None and (lack is Missing.COUNTER or part == "total")
+                (problems if fatal else remarks).append(_lacking(gate, part, template, lack))
+        return problems, remarks
+
+
+def business_gates(plan: Plan) -> list[Gate]:
+    """Return the business gates of the stages that are judged, each once. Pure."""
+    found = {
+        gate.name: gate
+        for stage in plan.resolved_stages()
+        for gate in stage.gates
+        if stage.max_window and gate.metric is Metric.BUSINESS
+    }
+    return list(found.values())
+
+
+def _lacking(gate: Gate, part: str, template: str, lack: Missing) -> str:
+    if lack is Missing.COUNTER:
+        return (
+            f"gate {gate.name}: Prometheus knows no such counter as in `{part}`, {template}; mend its name, "
+            "or export it as 0 before the first event"
+        )
+    return f"gate {gate.name}: `{part}` finds nothing on stable, {template}; see that its labels are right"
 
 
 def unknown_channels(plan: Plan, known: Collection[str]) -> list[str]:

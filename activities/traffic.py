@@ -3,19 +3,32 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import pairwise
 from typing import Protocol
 
 from activities.stage_metrics import MetricsReader, StageMetrics
 from weightshift.analysis.counters import ArmRevisions
-from weightshift.analysis.queries import BUSY_SECONDS, range_selector
+from weightshift.analysis.queries import (
+    BUSY_SECONDS,
+    business_selector,
+    counter_selector,
+    range_selector,
+)
 from weightshift.analysis.series import CumulativeCounter, SeriesTable
 from weightshift.analysis.sizing import ObservedTraffic
-from weightshift.contracts.identity import Service
+from weightshift.contracts.identity import Cohort, Service
 from weightshift.errors import MetricsUnreachable
 
 _SLICES = 10
 _SHORTEST_SLICE_SCRAPES = 4
+
+
+class Missing(StrEnum):
+    """What there is nothing of: any series of the counter, or one of stable's."""
+
+    COUNTER = "counter"
+    SERIES = "series"
 
 
 class TrafficObserver(Protocol):
@@ -23,6 +36,9 @@ class TrafficObserver(Protocol):
 
     async def observe(self, service: Service, *, stable_revision: int) -> ObservedTraffic | None:
         """Return what stable does lately; None where nobody knows, or nothing came."""
+
+    async def missing(self, service: Service, template: str, *, stable_revision: int) -> Missing | None:
+        """Return what a business gate's own selector lacks on stable; None where nothing, or nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +87,24 @@ class MeasuredTraffic:
         except (MetricsUnreachable, ValueError):
             return None
         return busiest(stretches, seconds=seconds)
+
+    async def missing(self, service: Service, template: str, *, stable_revision: int) -> Missing | None:
+        """Return what a business gate's own selector lacks on stable; None where nothing, or nobody knows."""
+        on_stable = business_selector(
+            template, service, Cohort.STABLE, stable_revision, self._reader.calibration
+        )
+        anywhere = counter_selector(template)
+        try:
+            if await self._finds(on_stable):
+                return None
+            if anywhere is None or await self._finds(anywhere):
+                return Missing.SERIES
+        except (MetricsUnreachable, ValueError):
+            return None
+        return Missing.COUNTER
+
+    async def _finds(self, selector: str) -> bool:
+        return bool(await self._reader.select(selector, end=self._clock()))
 
     async def _stretches(self, service: Service, revision: int, moments: Sequence[float]) -> list[Stretch]:
         """Count between one moment and the next (unix seconds)."""

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 
 from activities.prometheus import PrometheusReader
 from activities.stage_metrics import StageMetrics
+from activities.traffic import MeasuredTraffic, Missing
 from weightshift.analysis.counters import ArmRevisions
 from weightshift.analysis.samples import Interval
 from weightshift.contracts.identity import Service
@@ -101,6 +102,11 @@ async def test_everything_a_gate_needs_is_read_back(tmp_path: Path) -> None:
             interval = await read_until_counted(metrics, started)
             some = await read_until_counted(metrics, started, edges=(1.0,))
             coarse = await read_until_counted(metrics, started, step=2.0)
+            traffic = MeasuredTraffic(reader=reader)
+            missing = [
+                await traffic.missing(SERVICE, f'{name}{{revision="$revision"}}', stable_revision=revision)
+                for name, revision in (("carts_total", 8), ("carts_total", 7), ("cards_total", 8))
+            ]
     finally:
         server.shutdown()
         server.server_close()
@@ -116,4 +122,5 @@ async def test_everything_a_gate_needs_is_read_back(tmp_path: Path) -> None:
     )
     assert interval.canary.business[GATES[-1].name].total_bad == 1
     assert coarse == interval
+    assert missing == [None, Missing.SERIES, Missing.COUNTER]
     assert (some.edges, some.canary.instances["canary-0"].slower) == ((1.0,), (1,))

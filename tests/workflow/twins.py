@@ -6,6 +6,7 @@ from datetime import timedelta
 from temporalio import activity
 
 from activities.evidence import record_evidence
+from activities.traffic import Missing
 from weightshift.analysis.sizing import ObservedTraffic
 from weightshift.contracts.commands import Observation, Observed, ObserveMode
 from weightshift.contracts.identity import Cohort, Fence, Service
@@ -180,14 +181,23 @@ class ScriptedObservations:
 
 
 class ToldTraffic:
-    """A `TrafficObserver` that says what it is told; None, as long as it is told nothing."""
+    """A `TrafficObserver` that says what it is told; None, as long as it is told nothing.
+
+    `lacks` holds selectors of business gates, with what is missing of them.
+    """
 
     told: ObservedTraffic | None = None
     asked = 0
 
+    def __init__(self) -> None:
+        self.lacks: dict[str, Missing] = {}
+
     async def observe(self, service: Service, *, stable_revision: int) -> ObservedTraffic | None:
         self.asked += 1
         return self.told
+
+    async def missing(self, service: Service, template: str, *, stable_revision: int) -> Missing | None:
+        return self.lacks.get(template)
 
 
 class Listener:

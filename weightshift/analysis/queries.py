@@ -1,5 +1,6 @@
 """The PromQL that fetches raw samples, and the reading of Prometheus' answers. Pure."""
 
+import re
 from collections.abc import Sequence
 from string import Template
 from typing import Any
@@ -13,6 +14,8 @@ BUSY_SECONDS = "weightshift_request_duration_seconds_sum"
 SCORES = "weightshift_prediction_score_bucket"
 REJECTED = "weightshift_rejected_requests_total"
 MEMORY = "weightshift_device_memory_used_ratio"
+
+_COUNTER = re.compile(r"\s*([A-Za-z_:][A-Za-z0-9_:]*)\s*\{")
 
 
 def range_selector(
@@ -45,6 +48,15 @@ def business_selector(template: str, service: Service, cohort: Cohort, revision:
         model=service.model, environment=service.environment, cohort=cohort.value, revision=revision
     )
     return filled + _range(seconds)
+
+
+def counter_selector(template: str) -> str | None:
+    """Ask whether the counter that a gate's own selector begins with is known now, whatever its labels.
+
+    One series answers, however many there are. None for a selector that begins with no name.
+    """
+    name = _COUNTER.match(template)
+    return None if name is None else f"group({name[1]}){_range(2, 1)}"
 
 
 def _range(seconds: float, step: float | None = None) -> str:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from activities.traffic import MeasuredTraffic, Stretch, busiest
+from activities.traffic import MeasuredTraffic, Missing, Stretch, busiest
 from tests.unit.activities.test_observation import SERVICE, START, WrittenSamples
+from weightshift.analysis.series import Series
 from weightshift.errors import MetricsUnreachable
 
 
@@ -35,3 +36,36 @@ async def test_another_revision_and_a_silent_prometheus_are_unknown_traffic() ->
     assert await traffic.observe(SERVICE, stable_revision=6) is None
     reader.failure = MetricsUnreachable()
     assert await traffic.observe(SERVICE, stable_revision=7) is None
+
+
+class Known:
+    """A `MetricsReader` that finds something for the selectors that contain one of these texts."""
+
+    scrape_interval = 1.0
+    calibration = 60.0
+
+    def __init__(self, *texts: str) -> None:
+        self.failure: MetricsUnreachable | None = None
+        self._texts = texts
+
+    async def select(self, selector: str, *, end: float) -> tuple[Series, ...]:
+        if self.failure is not None:
+            raise self.failure
+        return (Series({}, ((end, 1.0),)),) if any(text in selector for text in self._texts) else ()
+
+
+@pytest.mark.parametrize(
+    ("template", "lack"),
+    [
+        ('carts_total{revision="$revision"}', None),
+        ('carts_total{revision="$revision",cohort="stabel"}', Missing.SERIES),
+        ('cards_total{revision="$revision"}', Missing.COUNTER),
+        ('{__name__="cards_total",revision="$revision"}', Missing.SERIES),
+    ],
+)
+async def test_what_a_business_gates_selector_lacks(template: str, lack: Missing | None) -> None:
+    reader = Known('carts_total{revision="7"}[', "group(carts_total)[2000ms:1000ms]")
+    traffic = MeasuredTraffic(reader=reader, clock=lambda: START)
+    assert await traffic.missing(SERVICE, template, stable_revision=7) is lack
+    reader.failure = MetricsUnreachable()
+    assert await traffic.missing(SERVICE, template, stable_revision=7) is None
