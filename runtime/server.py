@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import gc
 import logging
+import resource
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 
 import uvicorn
@@ -13,7 +15,7 @@ from starlette.types import ASGIApp
 
 from runtime.admin import create_admin_app
 from runtime.app import create_data_app
-from runtime.http_protocol import BoundedProtocol
+from runtime.http_protocol import BoundedProtocol, ConnectionLimit
 from runtime.instance import Instance
 from runtime.liveness import LivenessServer
 from runtime.priority import switch_threads_quickly
@@ -28,10 +30,16 @@ _CLOSING_SECONDS = 5
 _LAST_EVENT_SECONDS = 0.5
 # Longer than proxies keep an idle connection, so that none sends a request into a closing one.
 _KEEP_ALIVE_SECONDS = 7200
+# Of the descriptors that the process may have; loads, the registry and the store need some too.
+_DATA_SHARE, _ADMIN_SHARE = 0.5, 0.125
 
 
 class _Server(uvicorn.Server):
     """uvicorn refuses connections within a moment of SIGTERM; here the instance decides when."""
+
+    def __init__(self, config: uvicorn.Config, *, most_connections: int) -> None:
+        super().__init__(config)
+        self.server_state = ConnectionLimit(most_connections)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -77,8 +85,8 @@ async def _serve(
     instance: Instance, live_port: int, stopping: asyncio.Event, hurrying: asyncio.Event
 ) -> None:
     settings = instance.settings
-    data = create_server(create_data_app(instance))
-    admin = create_server(create_admin_app(instance))
+    data = create_server(create_data_app(instance), most_connections=_most_connections(_DATA_SHARE))
+    admin = create_server(create_admin_app(instance), most_connections=_most_connections(_ADMIN_SHARE))
     with (
         _listen(settings.data_host, settings.data_port) as data_socket,
         _listen(settings.admin_host, settings.admin_port) as admin_socket,
@@ -113,8 +121,8 @@ async def _hurry(instance: Instance, hurrying: asyncio.Event, *servers: "_Server
         server.force_exit = True
 
 
-def create_server(app: ASGIApp) -> _Server:
-    """Return a server of HTTP that leaves the signals alone."""
+def create_server(app: ASGIApp, *, most_connections: int) -> _Server:
+    """Return a server of HTTP that leaves the signals alone, and keeps so many connections at most open."""
     return _Server(
         uvicorn.Config(
             app,
@@ -128,8 +136,14 @@ def create_server(app: ASGIApp) -> _Server:
             backlog=_BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=_CLOSING_SECONDS,
-        )
+        ),
+        most_connections=most_connections,
     )
+
+
+def _most_connections(share: float) -> int:
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if descriptors == resource.RLIM_INFINITY else int(descriptors * share)
 
 
 def _listen(host: str, port: int) -> socket.socket:

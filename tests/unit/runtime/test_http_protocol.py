@@ -1,4 +1,4 @@
-"""Heads of requests that do not end."""
+"""Heads of requests that do not end, and connections that nobody uses."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,6 +15,7 @@ from runtime.server import create_server
 Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 GOOD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 DEADLINE = 10.0
+MOST_CONNECTIONS = 4
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -24,7 +25,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.fixture
 async def connect(world: Any) -> AsyncIterator[Connect]:
-    server: uvicorn.Server = create_server(app)
+    server: uvicorn.Server = create_server(app, most_connections=MOST_CONNECTIONS)
     server.config.port = 0
     serving = asyncio.create_task(server.serve())
     await world.until(lambda: server.started)
@@ -88,3 +89,45 @@ async def test_a_long_body_is_no_head(connect: Connect) -> None:
     for _ in range(2):
         assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"{}"), DEADLINE)
     writer.close()
+
+
+async def ask(connect: Connect) -> None:
+    reader, writer = await connect()
+    writer.write(GOOD)
+    assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"{}"), DEADLINE)
+    writer.close()
+
+
+async def test_of_connections_that_wait_the_oldest_are_closed(connect: Connect) -> None:
+    used, used_writer = await connect()
+    idle = [await connect() for _ in range(MOST_CONNECTIONS - 1)]
+    used_writer.write(GOOD)
+    assert b"200 OK" in await asyncio.wait_for(used.readuntil(b"{}"), DEADLINE)
+    # Each probe is answered, and takes the place of whoever was quiet for longest.
+    await ask(connect)
+    assert await read(idle[0][0]) == b""
+    crowd = [await connect() for _ in range(3 * MOST_CONNECTIONS)]
+    await ask(connect)
+    assert await read(idle[1][0]) == await read(idle[2][0]) == await read(used) == b""
+    assert await read(crowd[0][0]) == b""
+    reader, writer = crowd[-1]
+    writer.write(GOOD)
+    assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"{}"), DEADLINE)
+    for _, each in (*idle, *crowd):
+        each.close()
+    used_writer.close()
+
+
+async def test_a_connection_with_a_request_in_progress_is_kept(connect: Connect) -> None:
+    busy = [await connect() for _ in range(MOST_CONNECTIONS)]
+    for reader, writer in busy:
+        writer.write(GOOD[:-6] + b"\r\nExpect: 100-continue\r\n\r\n{")
+        # It has read the head.
+        assert b" 100 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), DEADLINE)
+    reader, writer = await connect()
+    assert await read(reader) == b""
+    writer.close()
+    for reader, writer in busy:
+        writer.write(GOOD[-1:])
+        assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"{}"), DEADLINE)
+        writer.close()
