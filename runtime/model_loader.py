@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from runtime.architectures import Architecture
 from runtime.cached_artifact import CachedArtifact
 from runtime.compatibility import check_requirements
+from runtime.compiled_modules import check_not_compiled
 from runtime.device_copy import copy_to_device
 from runtime.device_pool import allocate_apart, give_back_unused
 from runtime.generation_holder import LoadedModel
@@ -189,7 +190,9 @@ def _weights_file(manifest: Manifest) -> ManifestFile:
 
 def _build(architecture: Architecture, resources: Any) -> nn.Module:
     with torch.device("meta"):
-        return architecture.build(resources)
+        module = architecture.build(resources)
+    check_not_compiled(module)
+    return module
 
 
 def _declared(tensors: tuple[ManifestTensor, ...]) -> TensorSpecs:
@@ -278,7 +281,7 @@ def _check_finite(name: str, tensor: Tensor) -> None:
 def assemble(architecture: Architecture, resources: Any, tensors: Mapping[str, Tensor]) -> nn.Module:
     """Put the tensors into a new module without copying them, and tie what the architecture ties.
 
-    Raises `IncompatibleModel` when a tensor of the module has no value then.
+    Raises `IncompatibleModel` when a tensor of the module has no value then, or a module is compiled.
     """
     module = _build(architecture, resources)
     sources = {alias: tensors[source] for alias, source in architecture.tied.items()}
@@ -288,6 +291,7 @@ def assemble(architecture: Architecture, resources: Any, tensors: Mapping[str, T
         setattr(module.get_submodule(owner), leaf, module.get_parameter(source))
     module.requires_grad_(False).eval()
     architecture.materialise(module)
+    check_not_compiled(module)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if tensor.is_meta:
             raise IncompatibleModel(f"Tensor {name!r} of the architecture has no value after loading.")
