@@ -11,7 +11,6 @@ from weightshift.contracts.plan import Gate, Metric, Plan, ResolvedStage
 DOUBLED = 2.0
 _PASS_FACTOR = 8.0
 _BREACH_FACTOR = 20.0
-_FLOOR_FACTOR = 3.0
 
 
 @dataclass(frozen=True)
@@ -69,11 +68,6 @@ def requests_to_breach(
         return math.inf
     information = harm * math.log(harm / forgiven) - (harm - forgiven)
     return _BREACH_FACTOR * dispersion / (information * (1 - share) * bad_fraction)
-
-
-def least_samples(*, bad_fraction: float, ratio: float, margin: float, dispersion: float = 1.0) -> int:
-    """Return the canary requests below which no healthy verdict means anything."""
-    return math.ceil(_FLOOR_FACTOR * dispersion / (ratio * bad_fraction + margin))
 
 
 def sample_size_problems(plan: Plan, traffic: ObservedTraffic) -> list[str]:

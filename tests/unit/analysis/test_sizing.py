@@ -8,7 +8,6 @@ from weightshift.analysis.sizing import (
     DOUBLED,
     ObservedTraffic,
     PoolCapacity,
-    least_samples,
     overload_problems,
     requests_to_breach,
     requests_to_pass,
@@ -51,9 +50,17 @@ def test_dispersion_multiplies_what_is_needed() -> None:
     assert five == pytest.approx(5 * once)
 
 
-@pytest.mark.parametrize(("bad_fraction", "samples"), [(0.01, 147), (0.0001, 4_286)])
-def test_least_samples(bad_fraction: float, samples: int) -> None:
-    assert least_samples(bad_fraction=bad_fraction, ratio=2.0, margin=0.0005) == samples
+@pytest.mark.parametrize("bad_fraction", [1e-5, 1e-4, 0.01, 0.2])
+@pytest.mark.parametrize("ratio", [1.1, 1.5, 2.0])
+def test_a_comparison_asks_for_more_requests_than_any_sensible_floor(
+    bad_fraction: float, ratio: float
+) -> None:
+    """Three bad events in what is still acceptable: below that nothing could be told apart."""
+    floor = 3 / (ratio * bad_fraction + 0.0005)
+    for share in (0.0, 0.05):
+        assert (
+            requests_to_pass(share=share, bad_fraction=bad_fraction, ratio=ratio, margin=0.0005) > 2.5 * floor
+        )
 
 
 def test_a_busy_service_has_no_problem() -> None:
