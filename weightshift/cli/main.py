@@ -24,14 +24,13 @@ from weightshift.cli import (
     token,
 )
 from weightshift.cli.context import Connections, Context
+from weightshift.cli.local_hint import without_stack
 from weightshift.cli.options import DIRECTORY, JSON, Handler, resolve
 from weightshift.cli.output import Output
-from weightshift.cli.plan_file import describe_problems
+from weightshift.cli.problems import describe_problems
 from weightshift.errors import InvalidInput, Unauthorised, Unreachable, WeightshiftError
 
 _EXIT_INTERRUPTED = 130
-_PLACES = ("WEIGHTSHIFT_TEMPORAL_ADDRESS", "WEIGHTSHIFT_REGISTRY_URL")
-"""Variables that a running local stack fills, and so does everybody who has no local stack."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -67,7 +66,8 @@ def main(arguments: Sequence[str] | None = None, *, connections: Connections | N
         output.line("interrupted")
         return _EXIT_INTERRUPTED
     except (Unreachable, Unauthorised) as error:
-        output.error(error, f"{str(error).rstrip('.')}{_without_stack(parsed)}")
+        hint = without_stack(parsed.dir)
+        output.error(error, f"{str(error).rstrip('.')}. {hint}" if hint else str(error).rstrip("."))
         return error.exit_code
     except Exception as error:
         return _report(output, error)
@@ -89,16 +89,6 @@ def _adopt_local_stack(directory: Path) -> None:
 
     for name, value in control.stack_environment(directory).items():
         os.environ.setdefault(name, value)
-
-
-def _without_stack(parsed: argparse.Namespace) -> str:
-    """Say that no local stack was found, to somebody who has not said where else everything is."""
-    if any(name in os.environ for name in _PLACES):
-        return ""
-    return (
-        f". No local stack runs in {parsed.dir}: start one with `weightshift local up`, or name the "
-        "directory of a running one with --dir."
-    )
 
 
 def _report(output: Output, error: Exception) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from weightshift.cli.problems import describe_problems
 from weightshift.contracts.plan import Plan
 from weightshift.errors import InvalidPlan
 
@@ -37,13 +38,3 @@ def read_plan(path: Path) -> Plan:
     except ValidationError as error:
         problems = "\n".join(f"  {line}" for line in describe_problems(error))
         raise InvalidPlan(f"plan: mend these fields of {path}:\n{problems}") from error
-
-
-def describe_problems(error: ValidationError) -> list[str]:
-    """Return one line for each problem that pydantic found: `stages.1.weight: ...`."""
-    lines = []
-    for problem in error.errors(include_url=False, include_input=False):
-        place = ".".join(str(part) for part in problem["loc"])
-        text = problem["msg"].removeprefix("Value error, ")
-        lines.append(f"{place}: {text}" if place else text)
-    return lines

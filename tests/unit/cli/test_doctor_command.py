@@ -76,7 +76,8 @@ def test_a_refused_token_is_bad_input(run: Run, prometheus: FakePrometheus, regi
     registry.answers["identity"] = Unauthorised("the token is revoked")
     result = run("doctor", "--json")
     assert result.code == 2
-    assert "WEIGHTSHIFT_REGISTRY_TOKEN" in findings(result)["registry"]["detail"]
+    told = findings(result)["registry"]["detail"]
+    assert told == "the token is revoked; next: set WEIGHTSHIFT_REGISTRY_TOKEN to a valid token"
 
 
 async def _carry_traffic(mesh: Any) -> None:
@@ -90,9 +91,31 @@ def test_with_a_model_its_split_is_read(run: Run, prometheus: FakePrometheus, me
 
 
 def test_a_model_without_environment_is_refused(run: Run, prometheus: FakePrometheus) -> None:
-    result = run("doctor", "--model", "ranker", "--json")
+    result = run("doctor", "--model", "ranker")
     assert result.code == 2
-    assert "--environment" in findings(result)["mesh agent"]["detail"]
+    assert "--model and --environment go together" in result.err
+    assert "next:" not in result.err
+
+
+def test_a_mesh_that_there_is_not_is_named_by_its_variable_and_the_others_answer(
+    run: Run, prometheus: FakePrometheus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEIGHTSHIFT_MESH_ADAPTER", "linkerd")
+    result = run("doctor", "--json")
+    found = findings(result)
+    assert result.code == 2
+    assert found["mesh"]["detail"] == "WEIGHTSHIFT_MESH_ADAPTER: must be 'envoy', 'istio' or 'gateway'"
+    assert [name for name, check in found.items() if not check["ok"]] == ["mesh"]
+
+
+def test_who_has_no_stack_is_told_how_to_get_one(
+    run: Run, prometheus: FakePrometheus, releases: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "weightshift local up" not in run("doctor").out
+    releases.failure = TemporalUnreachable("Temporal does not answer")
+    assert "weightshift local up" in run("doctor").out
+    monkeypatch.setenv("WEIGHTSHIFT_REGISTRY_URL", "http://registry:8070")
+    assert "weightshift local up" not in run("doctor").out
 
 
 def test_a_mesh_that_is_away_is_closed_all_the_same(
