@@ -1,6 +1,9 @@
 """`weightshift release start`: ask for a release, once however often it is asked, and follow it."""
 
+import asyncio
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ulid import ULID
 
@@ -10,9 +13,23 @@ from weightshift.cli.options import ENVIRONMENT, OPERATOR, REASON, REGISTRY, TEM
 from weightshift.cli.plan_file import read_plan
 from weightshift.cli.release_view import EXIT_CODES
 from weightshift.contracts.plan import Plan
-from weightshift.contracts.release import ReleaseRecord, ReleaseRequest
-from weightshift.errors import Conflict, InvalidInput, ReleaseActive, Unauthorised, Unreachable
+from weightshift.contracts.release import ReleasePhase, ReleaseRecord, ReleaseRequest
+from weightshift.errors import (
+    Conflict,
+    InvalidInput,
+    ReleaseActive,
+    TemporalUnreachable,
+    Unauthorised,
+    UnknownService,
+    Unreachable,
+)
 from weightshift.way_back import serving_release
+
+if TYPE_CHECKING:
+    from weightshift.client import ReleaseClient
+
+_LONGEST_ADMISSION_SECONDS = 60.0
+_LOOK_AGAIN_SECONDS = 0.5
 
 
 def _ids(text: str) -> tuple[str, ...]:
@@ -82,14 +99,38 @@ async def start(context: Context) -> int:
         context.output.result(serving, f"{text}; nothing was changed, --again releases it once more")
         return 0
     client = await context.connections.releases(arguments)
+    return await _start_or_attach(context, client, request)
+
+
+async def _start_or_attach(context: Context, client: "ReleaseClient", request: ReleaseRequest) -> int:
+    """Start the release, or attach to the one that the first attempt with its request key has started.
+
+    The registry knows that key once the running release is admitted, which is waited for, a minute at most.
+    Raises `ReleaseActive` for another release.
+    """
+    deadline = time.monotonic() + _LONGEST_ADMISSION_SECONDS
+    while True:
+        try:
+            await client.start(request)
+        except ReleaseActive:
+            # Asked before the registry, so that an admission that ends in between is not missed.
+            may_be_first = request.request_key is not None and await _is_being_admitted(client, request)
+            if (earlier := await _earlier(context, request)) is not None:
+                return await _attach(context, earlier)
+            if not may_be_first or time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+        else:
+            text = f"{context.service} {request.artifact_id} started"
+            return await _started(context, request.release_id, text)
+
+
+async def _is_being_admitted(client: "ReleaseClient", request: ReleaseRequest) -> bool:
+    """Whether the running release is not past its admission; also where nobody can say, or it just ended."""
     try:
-        await client.start(request)
-    except ReleaseActive:
-        # A retry that overtook the first attempt's admission finds it now.
-        if (earlier := await _earlier(context, request)) is None:
-            raise
-        return await _attach(context, earlier)
-    return await _started(context, request.release_id, f"{context.service} {request.artifact_id} started")
+        return (await client.status(request.service)).phase is ReleasePhase.ADMITTING
+    except (TemporalUnreachable, UnknownService):
+        return True
 
 
 async def _requester(context: Context, plan: Plan) -> str:

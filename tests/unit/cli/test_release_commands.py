@@ -78,15 +78,6 @@ def test_a_request_key_names_one_request_for_ever(run: Run, releases: Any, regis
     assert "build-7" in result.err
 
 
-def test_a_repeat_that_overtakes_the_first_attempt_attaches(run: Run, releases: Any, registry: Any) -> None:
-    record = recorded(run, releases, registry)
-    looks = iter([(), (), (record,)])
-    registry.answers["releases"] = lambda _: next(looks)
-    releases.failure = ReleaseActive()
-    result = run(*KEYED)
-    assert (result.code, record.release_id in result.out) == (0, True)
-
-
 def test_start_asks_for_a_release_and_says_what_is_next(run: Run, releases: Any, registry: Any) -> None:
     registry.answers["releases"] = ()
     result = run(
