@@ -13,8 +13,9 @@ from tests.kubernetes_api.schemas import custom_resources
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.mesh.http_route import HttpRouteDialect
+from weightshift.mesh.route_dialect import Dialect
 from weightshift.mesh.virtual_service import VirtualServiceDialect
-from weightshift.mesh.weighted_route import Dialect, WeightedRoute
+from weightshift.mesh.weighted_route import WeightedRoute
 
 DIGEST = "sha256:" + "0" * 64
 

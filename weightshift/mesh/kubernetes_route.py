@@ -18,7 +18,8 @@ from weightshift.errors import (
     WeightshiftError,
 )
 from weightshift.mesh.fencing import require_confirmed, require_current, require_expected
-from weightshift.mesh.weighted_route import Dialect, WeightedRoute
+from weightshift.mesh.route_dialect import Dialect
+from weightshift.mesh.weighted_route import WeightedRoute
 from weightshift.settings import MeshSettings
 
 Object = dict[str, Any]

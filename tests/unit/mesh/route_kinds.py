@@ -12,8 +12,9 @@ from weightshift.contracts.identity import Fence, Service
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.mesh.command_annotation import ANNOTATION
 from weightshift.mesh.http_route import HttpRouteDialect
+from weightshift.mesh.route_dialect import Dialect
 from weightshift.mesh.virtual_service import VirtualServiceDialect
-from weightshift.mesh.weighted_route import Dialect, WeightedRoute
+from weightshift.mesh.weighted_route import WeightedRoute
 
 SERVICE = Service(model="ranker", environment="test")
 FENCE = Fence(epoch=3, sequence=1)
