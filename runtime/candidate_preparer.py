@@ -5,6 +5,7 @@ import time
 from runtime.artifact_cache import ArtifactCache
 from runtime.cached_artifact import CachedArtifact
 from runtime.candidate import CandidateTracker
+from runtime.collection_pause import collection_paused
 from runtime.device_health import DeviceHealth
 from runtime.download import Downloader
 from runtime.dry_run import dry_run
@@ -68,7 +69,8 @@ class CandidatePreparer:
             raise SwapRefused
         try:
             if (kept := self._standby.take(target.manifest_sha256)) is not None:
-                return self._restore(kept, serving)
+                with collection_paused():
+                    return self._restore(kept, serving)
             return self._load_from_cache(target, tracker, serving)
         except BaseException as error:
             self._health.note(error)
@@ -126,12 +128,14 @@ class CandidatePreparer:
     ) -> LoadedModel:
         """Load; short of memory, give up the model that is only the quick way back."""
         try:
-            return self._load(cached, target, tracker, serving)
+            with collection_paused():
+                return self._load(cached, target, tracker, serving)
         except OutOfMemory:
             if self._standby.digest is None:
                 raise
         self._standby.clear()
-        return self._load(cached, target, tracker, serving)
+        with collection_paused():
+            return self._load(cached, target, tracker, serving)
 
     def _load(
         self, cached: CachedArtifact, target: Target, tracker: CandidateTracker, serving: LoadedModel | None

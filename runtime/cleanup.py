@@ -16,8 +16,8 @@ class CleanupWorker:
     """One thread that disposes of the models of retired generations nobody uses any more.
 
     They come through `queue`; `forget` and `dispose` do the work. `failed` is called for each failed
-    attempt, `disposed` once a generation is gone. A clean-up that fails for good is logged and never
-    reaches a response.
+    attempt, `disposed` once a generation is gone or was given up. A clean-up that fails for good is logged
+    and never reaches a response.
     """
 
     def __init__(
@@ -50,10 +50,11 @@ class CleanupWorker:
         yield_to_requests()
         while (generation := self._queue.get()) is not None:
             loaded = self._forget(generation)
-            if loaded is None or self._try_dispose(loaded):
-                self._disposed(generation)
+            if loaded is not None:
+                self._try_dispose(loaded)
+            self._disposed(generation)
 
-    def _try_dispose(self, loaded: LoadedModel) -> bool:
+    def _try_dispose(self, loaded: LoadedModel) -> None:
         for _ in range(_ATTEMPTS):
             try:
                 self._dispose(loaded)
@@ -62,5 +63,4 @@ class CleanupWorker:
                 _logger.exception("clean-up of manifest %s failed", loaded.manifest_sha256)
                 self._closing.wait(self._retry_seconds)
             else:
-                return True
-        return False
+                return

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from runtime.collection_pause import collection_paused
 from runtime.device_health import DeviceHealth
 from runtime.dry_run import dry_run
 from runtime.generation_holder import Generation, GenerationHolder, LoadedModel
@@ -77,7 +78,8 @@ class InPlaceSwapper:
             if time.monotonic() > deadline:
                 raise SwapTooSlow(f"The dry-run took more than {self._limit:g} seconds; raise pause_limit.")
 
-        await _in_a_thread(lambda: exchange.run(lambda loaded: dry_run(loaded, checkpoint=checkpoint)))
+        with collection_paused():
+            await _in_a_thread(lambda: exchange.run(lambda loaded: dry_run(loaded, checkpoint=checkpoint)))
 
 
 async def _in_a_thread(work: Callable[[], _Result]) -> _Result:

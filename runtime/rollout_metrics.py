@@ -134,7 +134,10 @@ class RolloutMetrics:
 
     def answered(self, generation: Generation, code: int, seconds: float) -> None:
         """Count one answer and its latency in seconds."""
-        series = self._series[generation.number]
+        series = self._series.get(generation.number)
+        if series is None:
+            # A stream whose client read so slowly that its generation's series have gone.
+            return
         series.codes[code].inc()
         series.duration.observe(seconds)
 

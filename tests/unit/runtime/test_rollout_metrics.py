@@ -99,6 +99,18 @@ def test_however_fast_generations_come_and_go_their_series_are_few(
     assert len(scores) == len(infos)
 
 
+def test_an_answer_that_outlasts_its_series_is_no_failure(
+    metrics: RolloutMetrics, clock: Clock, make_generation: MakeGeneration
+) -> None:
+    old = make_generation(1)
+    metrics.installed(old)
+    metrics.disposed(old)
+    clock.now = SERIES_KEPT_SECONDS
+    metrics.expire()
+    metrics.answered(old, 200, SERIES_KEPT_SECONDS)
+    assert exported(metrics, revision="1") == {}, "and brings none of them back"
+
+
 def test_a_candidate_that_never_served_leaves_no_series(
     metrics: RolloutMetrics, clock: Clock, make_generation: MakeGeneration
 ) -> None:
