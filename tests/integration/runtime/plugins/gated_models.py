@@ -42,6 +42,15 @@ class BlockingRanker(Ranker):
         return super().preprocess(body, resources)
 
 
+class HangingRanker(Ranker):
+    """Answers nothing while the test says so."""
+
+    def forward(self, model: nn.Module, batch: Tensor) -> Tensor:
+        while (GATE / "hang").exists():
+            time.sleep(0.005)
+        return super().forward(model, batch)
+
+
 class SlowDecoder(Decoder):
     """Takes its time for each token."""
 
