@@ -98,6 +98,17 @@ class ReleaseWorkflow:
         if self._context.rollback_request is None:
             self._context.rollback_request = rollback
             self._context.rollback_asked_at = workflow.now()
+            if self._context.is_final:
+                self._tell_too_late(rollback)
+
+    def _tell_too_late(self, rollback: RollbackRequest) -> None:
+        """Answer a signal, which gets no other answer, where the status shows it."""
+        service = self._context.request.service
+        self._context.tell(
+            f"a rollback came too late: {rollback.reason} ({rollback.operator}); this release went through, "
+            f"go back with `weightshift release rollback {service.model} -e {service.environment}`",
+            operator=rollback.operator,
+        )
 
     @workflow.update(name="rollback", description="Take traffic back and answer when it is read back.")
     async def rollback_and_wait(self, rollback: RollbackRequest = RollbackRequest()) -> ReleaseStatus:  # noqa: B008

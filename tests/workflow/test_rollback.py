@@ -1,13 +1,14 @@
 """Back, by every cause and from every position."""
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
 from tests.workflow.harness import UNJUDGED_PLAN, Harness
 from weightshift.contracts.identity import Cohort, Fence
 from weightshift.contracts.plan import OnInconclusive
-from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
+from weightshift.contracts.release import Completion, Outcome, ReleasePhase, RollbackRequest
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.contracts.verdict import StageOutcome
 from weightshift.errors import MeshUnreachable
@@ -142,8 +143,12 @@ async def test_rollback_under_the_parachute_cuts_to_the_canary_first(harness: Ha
         return status.phase is ReleasePhase.PARACHUTE and status.way_back == "instant"
 
     await harness.until_in_real_time(parachute_is_up)
-    assert (await harness.client.status(harness.service)).outcome is Outcome.PROMOTED
+    status = await harness.client.status(harness.service)
+    assert status.outcome is Outcome.PROMOTED
+    assert status.way_back_until is not None
+    assert status.way_back_until >= status.steps[-1].at + UNJUDGED_PLAN.retain
     answer = await harness.client.rollback(harness.service, RollbackRequest(reason="late"))
+    assert answer.way_back_until is None
     assert str(answer.split) in {"0/100", "100/0"}
     result = await harness.result()
     assert result.outcome is Outcome.ROLLED_BACK
@@ -218,6 +223,33 @@ async def test_a_release_that_cannot_record_its_end_can_still_be_taken_back(harn
     result = await harness.result()
     assert (result.outcome, result.reason) == (Outcome.ROLLED_BACK, "after all (unknown)")
     assert await harness.serves(Cohort.STABLE, "v41")
+
+
+async def test_a_signal_that_comes_when_the_end_is_being_recorded_is_told(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording, go_on = asyncio.Event(), asyncio.Event()
+    complete = harness.registry.complete
+
+    async def complete_slowly(completion: Completion) -> None:
+        recording.set()
+        await go_on.wait()
+        await complete(completion)
+
+    monkeypatch.setattr(harness.registry, "complete", complete_slowly)
+    await harness.start("v42", UNJUDGED_PLAN.model_copy(update={"retain": timedelta()}))
+    async with asyncio.timeout(20):
+        await recording.wait()
+    for _ in range(2):
+        await harness.client.signal_rollback(harness.service, RollbackRequest(operator="sre", reason="late"))
+    go_on.set()
+    assert (await harness.result()).outcome is Outcome.PROMOTED
+    told = [step.text for step in (await harness.client.status(harness.service)).steps if "late" in step.text]
+    where = f"ranker -e {harness.service.environment}"
+    assert told == [
+        "a rollback came too late: late (sre); this release went through, "
+        f"go back with `weightshift release rollback {where}`"
+    ]
 
 
 async def test_a_question_that_nobody_answers_does_not_keep_a_rollback_waiting(harness: Harness) -> None:
