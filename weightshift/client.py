@@ -1,12 +1,12 @@
 """The typed façade over Temporal: starts, steers and asks releases. Owns ids and policies."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from datetime import UTC, datetime, timedelta
-from typing import Any, Self, TypeVar
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, Self
 
 from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
+from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import (
     Client,
@@ -14,9 +14,6 @@ from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
-    WorkflowQueryFailedError,
-    WorkflowUpdateFailedError,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.common import (
     SearchAttributeKey,
@@ -47,9 +44,8 @@ from weightshift.refused_releases import (
     typed_error,
 )
 from weightshift.settings import TemporalSettings
+from weightshift.temporal_answers import ask, count_living, terminated, unreachable
 from weightshift.temporal_connection import connect
-
-Answer = TypeVar("Answer")
 
 TASK_QUEUE = "weightshift"
 ARTIFACT_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseArtifact")
@@ -57,12 +53,7 @@ STAGE_ATTRIBUTE = SearchAttributeKey.for_keyword("ReleaseStage")
 _POLL_SECONDS = 0.25
 _ANSWER_SECONDS = 30.0
 _STATUS_SECONDS = 5.0
-_LONGEST_SILENCE = timedelta(seconds=90)
-"""A poll lasts a minute; who has not begun another by then, clocks that differ allowed for, is gone."""
 _NOBODY = Intervention()
-_NO_WORKER = "no poller seen"
-_STUCK = "Workflow Task in failed state"
-"""What Temporal says where no worker asks for work, and where one cannot take a workflow any further."""
 
 
 class ReleaseClient:
@@ -114,7 +105,7 @@ class ReleaseClient:
                 f"-e {service.environment}`"
             ) from error
         except RPCError as error:
-            raise _unreachable(error) from error
+            raise unreachable(error) from error
 
     async def status(self, service: Service) -> ReleaseStatus:
         """Ask the latest release of a service where it is. Raises `UnknownService`."""
@@ -146,10 +137,10 @@ class ReleaseClient:
             result: ReleaseResult = await self._handle(service, ReleaseResult).result()
         except WorkflowFailureError as error:
             if isinstance(error.cause, TerminatedError):
-                raise _terminated(service, error.cause) from error
+                raise terminated(service, error.cause) from error
             raise typed_error(error.cause) from error
         except RPCError as error:
-            raise _unreachable(error) from error
+            raise unreachable(error) from error
         return result
 
     async def active_artifact(self, service: Service) -> str | None:
@@ -159,7 +150,7 @@ class ReleaseClient:
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return None
-            raise _unreachable(error) from error
+            raise unreachable(error) from error
         if description.status is not WorkflowExecutionStatus.RUNNING:
             return None
         return description.typed_search_attributes.get(ARTIFACT_ATTRIBUTE, "")
@@ -179,7 +170,7 @@ class ReleaseClient:
         try:
             return await refused_releases(self._client, service)
         except RPCError as error:
-            raise _unreachable(error) from error
+            raise unreachable(error) from error
 
     async def workers(self) -> int:
         """Return how many workers asked Temporal for releases within the length of one poll.
@@ -195,7 +186,7 @@ class ReleaseClient:
         try:
             found = await self._client.workflow_service.describe_task_queue(request)
         except RPCError as error:
-            raise _unreachable(error) from error
+            raise unreachable(error) from error
         return count_living(found.pollers, datetime.now(UTC))
 
     async def rollback(self, service: Service, rollback: RollbackRequest) -> ReleaseStatus:
@@ -217,7 +208,7 @@ class ReleaseClient:
 
     async def signal_rollback(self, service: Service, rollback: RollbackRequest) -> None:
         """Ask for traffic back, without waiting for an answer."""
-        await self._ask(service, self._handle(service).signal("rollback", rollback))
+        await ask(service, self._handle(service).signal("rollback", rollback))
 
     async def approve(self, service: Service, approval_id: str) -> ReleaseStatus:
         """Count an approval that the registry issued. Raises `UnknownApproval`, `ApprovalInvalid`."""
@@ -239,14 +230,14 @@ class ReleaseClient:
         call: Awaitable[ReleaseStatus] = self._handle(service).execute_update(
             name, args=list(arguments), result_type=ReleaseStatus
         )
-        return await self._ask(service, call)
+        return await ask(service, call)
 
     def _handle(self, service: Service, result_type: type | None = None) -> WorkflowHandle[Any, Any]:
         return self._client.get_workflow_handle(service.workflow_id, result_type=result_type)
 
     async def _query(self, service: Service) -> ReleaseStatus:
         call: Awaitable[ReleaseStatus] = self._handle(service).query("status", result_type=ReleaseStatus)
-        return await self._ask(service, call)
+        return await ask(service, call)
 
     async def _query_or_none(self, service: Service) -> ReleaseStatus | None:
         """Return the status, or None while no worker can answer (it may be restarting)."""
@@ -280,57 +271,8 @@ class ReleaseClient:
         try:
             return await self._handle(service).describe()
         except RPCError as error:
-            raise _unreachable(error) from error
+            raise unreachable(error) from error
 
     async def _raise_if_failed(self, service: Service, description: WorkflowExecutionDescription) -> None:
         if description.status is not WorkflowExecutionStatus.RUNNING:
             await self.result(service)
-
-    async def _ask(self, service: Service, call: Awaitable[Answer]) -> Answer:
-        try:
-            return await call
-        except (WorkflowQueryFailedError, WorkflowUpdateFailedError) as error:
-            raise typed_error(error.cause) from error
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                raise errors.UnknownService(
-                    f"no release of {service} is running; `weightshift release list {service.model} "
-                    f"-e {service.environment}` shows those that were"
-                ) from error
-            if _STUCK in error.message:
-                raise _stuck(service) from error
-            if error.status is RPCStatusCode.DEADLINE_EXCEEDED or _NO_WORKER in error.message:
-                raise errors.TemporalUnreachable(
-                    "no worker has answered, or Temporal is away; "
-                    "`weightshift doctor` and the worker's log say why"
-                ) from error
-            raise _unreachable(error) from error
-        except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-            # Also what the SDK makes of a deadline of ours.
-            raise errors.TemporalUnreachable("no worker answers; start one and ask again") from error
-
-
-def count_living(pollers: Iterable[PollerInfo], now: datetime) -> int:
-    """Count workers that have asked for work lately enough to be there still."""
-    since = now - _LONGEST_SILENCE
-    living = (one for one in pollers if one.last_access_time.ToDatetime(tzinfo=UTC) >= since)
-    return len({poller.identity for poller in living})
-
-
-def _unreachable(error: RPCError) -> errors.TemporalUnreachable:
-    return errors.TemporalUnreachable(f"Temporal did not answer: {error.message}")
-
-
-def _stuck(service: Service) -> errors.ReleaseStuck:
-    return errors.ReleaseStuck(
-        f"the release of {service} is stuck: its worker fails at the next step, see its log; traffic "
-        "stays as it is until a worker runs that can go on, or take it back with `weightshift release "
-        f"rollback {service.model} -e {service.environment} --break-glass`"
-    )
-
-
-def _terminated(service: Service, cause: TerminatedError) -> errors.ReleaseTerminated:
-    return errors.ReleaseTerminated(
-        f"it was terminated ({cause.message}), which runs no rollback: traffic and targets are as they were "
-        f"left; next: weightshift release rollback {service.model} -e {service.environment}"
-    )

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from temporalio.api.taskqueue.v1 import PollerInfo
 
-from weightshift.client import count_living
 from weightshift.contracts.identity import Fence, Service
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.errors import MeshUnreachable, MetricsUnreachable, TemporalUnreachable, Unauthorised
 from weightshift.registry.answers import Identity
+from weightshift.temporal_answers import count_living
 
 Run = Callable[..., Any]
 SERVICE = Service(model="ranker", environment="test")
