@@ -55,6 +55,8 @@ def _slack_text(notification: Notification) -> str:
     """Return a message in Slack's markup, in which what people wrote can neither link nor mention."""
     traffic = f"stable/canary {notification.split}" if notification.split else "untouched"
     what = notification.outcome or _SIGNS[notification.event]
+    if notification.event is NotificationEvent.END:
+        what = f"{what}, and the release is over"  # a promotion is told twice: once traffic is there, and now
     lines = (
         f"*{notification.artifact_id}* to *{notification.service}* {what}",
         _escaped(notification.text),

@@ -132,6 +132,7 @@ async def _parachute(context: ReleaseContext) -> None:
     plan = context.request.plan
     is_small = plan.promotion is Promotion.IN_PLACE and plan.on_partial is OnPartial.PROPORTIONAL
     context.position = Position.SMALL_PARACHUTE_UP if is_small else Position.PARACHUTE_UP
+    context.way_back_until = workflow.now() + plan.retain
     await context.wait(
         lambda: context.promote_requested,
         timeout=plan.retain,

@@ -44,6 +44,7 @@ class ReleaseStory:
         self.stage_weight: int | None = None
         self.verdict: StageVerdict | None = None
         self.reload_seconds: float | None = None
+        self.way_back_until: datetime | None = None
         self.outcome: Outcome | None = None
         self.reason = ""
         self.held = False
@@ -147,6 +148,7 @@ class ReleaseStory:
             outcome=self.outcome,
             reason=self.reason,
             way_back=way_back(self.position, self.reload_seconds),
+            way_back_until=self.way_back_until if self.phase is ReleasePhase.PARACHUTE else None,
             held=self.held,
             paused=self.paused,
             waiting_for=self._waiting_for(),

@@ -136,6 +136,15 @@ def add_command(
 
 
 def resolve(arguments: argparse.Namespace, *options: Option) -> None:
-    """Replace what was not given as a flag by the variable's value or the default, in place."""
+    """Replace what was not given as a flag by the variable's value or the default, in place.
+
+    Raises one `InvalidInput` that names everything that is missing or unreadable.
+    """
+    problems = []
     for option in options:
-        setattr(arguments, option.name, option.resolve(getattr(arguments, option.name)))
+        try:
+            setattr(arguments, option.name, option.resolve(getattr(arguments, option.name)))
+        except InvalidInput as problem:
+            problems.append(str(problem))
+    if problems:
+        raise InvalidInput(" ".join(problems))

@@ -31,6 +31,7 @@ from weightshift.cli.start import OPTIONS as START_OPTIONS
 from weightshift.cli.start import start
 from weightshift.contracts.release import (
     Intervention,
+    ReleasePhase,
     ReleaseRecord,
     ReleaseStatus,
 )
@@ -121,27 +122,29 @@ async def watch(context: Context) -> int:
 async def pause(context: Context) -> int:
     """Stay at the current stage."""
     client = await context.connections.releases(context.arguments)
-    return _acknowledge(context, await client.pause(context.service, _by(context)))
+    return _acknowledge(context, await client.pause(context.service, _by(context)), "it stays at this stage")
 
 
 async def resume(context: Context) -> int:
     """Go on after a pause."""
     client = await context.connections.releases(context.arguments)
-    return _acknowledge(context, await client.resume(context.service, _by(context)))
+    return _acknowledge(context, await client.resume(context.service, _by(context)), "it goes on")
 
 
 async def promote(context: Context) -> int:
     """Skip the rest of the current window."""
     client = await context.connections.releases(context.arguments)
-    return _acknowledge(context, await client.promote(context.service, _by(context)))
+    found = await client.promote(context.service, _by(context))
+    window = "parachute" if found.phase is ReleasePhase.PARACHUTE else f"window at {found.stage_weight} %"
+    return _acknowledge(context, found, f"the rest of the {window} is skipped")
 
 
 def _by(context: Context) -> Intervention:
     return Intervention(operator=operator_of(context), reason=context.arguments.reason)
 
 
-def _acknowledge(context: Context, found: ReleaseStatus) -> int:
-    context.output.result(found, headline(found))
+def _acknowledge(context: Context, found: ReleaseStatus, effect: str) -> int:
+    context.output.result(found, f"{headline(found)}; {effect}")
     return 0
 
 

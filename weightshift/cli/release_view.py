@@ -141,6 +141,8 @@ def _way_back(status: ReleaseStatus) -> str:
         return "none needed: what served before serves"
     if status.outcome is Outcome.ABANDONED:
         return f"weightshift release rollback {status.service.model} -e {status.service.environment}"
+    if status.way_back_until is not None:
+        return f"{status.way_back}, until {status.way_back_until.astimezone():%Y-%m-%d %H:%M:%S}"
     return status.way_back
 
 

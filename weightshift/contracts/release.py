@@ -130,7 +130,8 @@ class ReleaseStatus(Message):
 
     `waiting_for` says what a held release needs from people; empty while it needs nothing. `judging` is the
     judge's latest word on the stage, of which the workflow knows nothing yet: the client adds it.
-    `approval_refusal` says why an approval would not be counted now; empty while one would.
+    `way_back_until` is when a parachute is let go; None without one. `approval_refusal` says why an approval
+    would not be counted now; empty while one would.
     """
 
     release_id: str
@@ -143,6 +144,7 @@ class ReleaseStatus(Message):
     outcome: Outcome | None = None
     reason: str = ""
     way_back: str = "none"
+    way_back_until: datetime | None = None
     held: bool = False
     paused: bool = False
     waiting_for: str = ""

@@ -92,6 +92,17 @@ async def test_slack_gets_a_text_in_which_nobody_can_link_or_mention(
     assert "by &lt;@U1&gt;" in text
 
 
+async def test_slack_tells_a_promotion_from_the_end_that_follows(
+    receiver: Receiver, client: httpx.AsyncClient
+) -> None:
+    channel = webhook(receiver.url, client, form=ChannelForm.SLACK)
+    for event in (NotificationEvent.STAGE, NotificationEvent.END):
+        await channel.deliver(NOTIFICATION.model_copy(update={"event": event, "outcome": Outcome.PROMOTED}))
+    first, last = (got.document["text"].splitlines()[0] for got in receiver.received)
+    assert first == "*v2* to *prod/ranker* promoted"
+    assert last == "*v2* to *prod/ranker* promoted, and the release is over"
+
+
 @pytest.mark.parametrize("status", [500, 503, 429, 408])
 async def test_a_receiver_in_trouble_is_worth_another_try(
     receiver: Receiver, client: httpx.AsyncClient, status: int

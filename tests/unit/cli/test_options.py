@@ -82,6 +82,13 @@ def test_a_missing_value_names_both_ways_to_give_it(run: Run) -> None:
     assert "environment: give --environment or set WEIGHTSHIFT_ENVIRONMENT" in result.err
 
 
+def test_everything_that_is_missing_is_named_at_once(run: Run) -> None:
+    result = run("artifact", "push", "models/v1", "--precision", "fp7")
+    assert result.code == 2
+    for name in ("model: give --model", "id: give --id", "feature_schema: give", "precision: 'fp7' is not"):
+        assert name in result.err
+
+
 @pytest.mark.parametrize(("value", "prints_json"), [("1", True), ("true", True), ("0", False), ("no", False)])
 def test_switches_have_variables_too(run: Run, value: str, prints_json: bool) -> None:
     os.environ["WEIGHTSHIFT_JSON"] = value

@@ -133,12 +133,21 @@ def test_status_shows_split_verdict_and_the_way_back(run: Run, releases: Any, ma
         assert text in result.out
 
 
-@pytest.mark.parametrize("verb", ["pause", "resume", "promote"])
-def test_steering_asks_once_and_shows_the_state(run: Run, releases: Any, verb: str) -> None:
+@pytest.mark.parametrize(
+    ("verb", "effect"),
+    [
+        ("pause", "it stays at this stage"),
+        ("resume", "it goes on"),
+        ("promote", "the rest of the window at 5 % is skipped"),
+    ],
+)
+def test_steering_asks_once_and_shows_the_state_and_the_effect(
+    run: Run, releases: Any, verb: str, effect: str
+) -> None:
     result = run("release", verb, *IN_TEST, "--operator", "ada", "--reason", "lunch")
     assert result.code == 0
     assert releases.calls == [(verb, SERVICE, Intervention(operator="ada", reason="lunch"))]
-    assert "test/ranker v2 observing" in result.out
+    assert f"test/ranker v2 observing; {effect}" in result.out
 
 
 def test_list_shows_what_is_recorded(run: Run, registry: Any) -> None:
@@ -227,6 +236,15 @@ def test_what_was_refused_at_admission_is_listed_once(run: Run, releases: Any, r
     result = run("release", "list", *IN_TEST)
     assert ("because 3" in result.out, "because 2" in result.out) == (True, False)
     assert "not listed: Temporal is away" in result.err
+
+
+def test_a_parachute_is_shown_with_its_end(run: Run, releases: Any, make_status: Any) -> None:
+    until = datetime(2026, 1, 2, 3, 30, tzinfo=UTC)
+    parachute = make_status(phase=ReleasePhase.PARACHUTE, outcome=Outcome.PROMOTED, way_back_until=until)
+    releases.statuses = [parachute]
+    out = run("release", "status", *IN_TEST).out
+    assert f"instant, until {until.astimezone():%Y-%m-%d %H:%M:%S}" in out
+    assert "rest of the parachute is skipped" in run("release", "promote", *IN_TEST).out
 
 
 @pytest.mark.parametrize("outcome", [Outcome.ROLLED_BACK, Outcome.REFUSED])

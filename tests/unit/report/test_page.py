@@ -66,6 +66,7 @@ def test_the_page_shows_the_curves_with_their_boundaries(page: str) -> None:
         "rolls back",
         "passes",
         "turned back",
+        "before it was published",
     ):
         assert expected in texts, expected
     assert "stable, Prometheus" in texts
