@@ -13,6 +13,9 @@ from runtime.device_pool import give_back_unused
 from weightshift.errors import OutOfMemory
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
+# The files of a limit and of what is taken, and the field of clean page cache in memory.stat.
+_VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_VERSION_2 = ("memory.max", "memory.current", "inactive_file")
 # How torch's CUDA allocator asks the device: up to 1 MiB, up to 10 MiB, and above that in steps.
 _SMALL, _LARGE = 1 << 20, 10 << 20
 _SMALL_SEGMENT, _MIDDLE_SEGMENT = 2 << 20, 20 << 20
@@ -88,14 +91,19 @@ def resident_bytes(proc: Path) -> int:
 
 
 def free_host_bytes(proc: Path, cgroup_root: Path) -> int:
-    """Return the least of the host's available memory and the room under each enclosing cgroup."""
+    """Return the least of the host's available memory and the room under each enclosing cgroup.
+
+    Both versions of cgroups count, since hosts that migrate have both.
+    """
     fields = _fields(proc / "meminfo")
     rooms = [fields["MemAvailable:"] * 1024]
     membership = (proc / "self/cgroup").read_text(encoding="ascii").splitlines()
     for line in membership:
-        if line.startswith("0::/"):
-            group = cgroup_root / line.removeprefix("0::/")
-            rooms += [_room(level) for level in (group, *group.parents) if _is_limited(level)]
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            rooms += _rooms(cgroup_root / path.lstrip("/"), _VERSION_2)
+        elif "memory" in controllers.split(","):
+            rooms += _rooms(cgroup_root / "memory" / path.lstrip("/"), _VERSION_1)
     return max(0, min(rooms))
 
 
@@ -104,18 +112,22 @@ def return_free_memory() -> None:
     ctypes.CDLL(None).malloc_trim(0)
 
 
-def _is_limited(group: Path) -> bool:
+def _rooms(group: Path, names: tuple[str, str, str]) -> list[int]:
+    """Return the room under a group's limit and under those around it, of which a container may see some."""
+    return [_room(level, *names) for level in (group, *group.parents) if _is_limited(level / names[0])]
+
+
+def _is_limited(limit: Path) -> bool:
     try:
-        return (group / "memory.max").read_text(encoding="ascii").strip() != "max"
+        return limit.read_text(encoding="ascii").strip() != "max"
     except OSError:
         return False
 
 
-def _room(group: Path) -> int:
-    limit = int((group / "memory.max").read_text(encoding="ascii"))
-    current = int((group / "memory.current").read_text(encoding="ascii"))
+def _room(group: Path, limit: str, taken: str, clean: str) -> int:
+    most, current = (int((group / name).read_text(encoding="ascii")) for name in (limit, taken))
     # Clean page cache is given up before anything is killed.
-    return limit - (current - _fields(group / "memory.stat")["inactive_file"])
+    return most - (current - _fields(group / "memory.stat")[clean])
 
 
 def _fields(path: Path) -> dict[str, int]:

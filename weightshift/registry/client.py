@@ -34,6 +34,9 @@ from weightshift.registry.pages import read_all
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
+MOST_ANSWER_BYTES = 64 << 20
+"""More than the largest page of audit rows; what is longer is not the registry's."""
+
 _NAME = re.compile(NAME_PATTERN)
 _TOKEN = re.compile(r"[!-~]+")
 _ERRORS = {
@@ -196,12 +199,26 @@ class RegistryClient:
         try:
             # httpx bounds each read; this bounds the whole, a registry that dribbles included.
             async with asyncio.timeout(options.get("timeout", self._timeout)):
-                return await self._http.request(method, path, **options)
+                async with self._http.stream(method, path, **options) as response:
+                    return await _read(response)
         except (httpx.RequestError, httpx.InvalidURL, TimeoutError) as error:
             raise RegistryUnreachable(
                 f"The registry at {self._http.base_url} does not answer ({type(error).__name__}); "
                 "check WEIGHTSHIFT_REGISTRY_URL and that it runs."
             ) from error
+
+
+async def _read(response: httpx.Response) -> httpx.Response:
+    """Return a response with its content. Raises `RegistryUnreachable` when that is too long."""
+    content = bytearray()
+    async for piece in response.aiter_bytes():
+        content += piece
+        if len(content) > MOST_ANSWER_BYTES:
+            raise RegistryUnreachable(
+                f"The registry at {response.url.host} answered with more than {MOST_ANSWER_BYTES} bytes; "
+                "check WEIGHTSHIFT_REGISTRY_URL."
+            )
+    return httpx.Response(response.status_code, content=bytes(content), request=response.request)
 
 
 def _checked_url(text: str) -> httpx.URL:

@@ -1,6 +1,7 @@
 """The routes and the client together, over an in-memory registry."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -19,6 +20,7 @@ from weightshift.errors import (
     Unauthorised,
     UnknownArtifact,
 )
+from weightshift.registry import client as registry_client
 from weightshift.registry.client import RegistryClient
 from weightshift.registry.memory import MemoryRegistry
 
@@ -232,6 +234,25 @@ async def test_an_answer_that_cannot_be_unpacked_is_unreachable(service: Service
     async with RegistryClient(url="http://registry", token="t", transport=transport) as client:
         with pytest.raises(RegistryUnreachable):
             await client.targets(service)
+
+
+async def test_an_answer_that_is_too_long_is_given_up_before_it_takes_much_memory(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_client, "MOST_ANSWER_BYTES", 1 << 20)
+    sent = 0
+
+    async def pieces() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while sent < 8 << 20:
+            sent += 1 << 16
+            yield b" " * (1 << 16)
+
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, content=pieces()))
+    async with RegistryClient(url="http://registry", token="t", transport=transport) as registry:
+        with pytest.raises(RegistryUnreachable, match="more than 1048576 bytes"):
+            await registry.targets(service)
+    assert sent == (1 << 20) + (1 << 16)
 
 
 async def test_a_registry_that_never_ends_its_answer_is_unreachable_in_time(service: Service) -> None:

@@ -49,6 +49,25 @@ def test_the_tightest_enclosing_group_decides_and_clean_page_cache_is_free(
     assert free_host_bytes(proc, tmp_path / "cgroup") == 10 * MIB
 
 
+def limit_version_1(group: Path, maximum: int, current: int, inactive: int) -> None:
+    group.mkdir(parents=True, exist_ok=True)
+    (group / "memory.limit_in_bytes").write_text(f"{maximum}\n")
+    (group / "memory.usage_in_bytes").write_text(f"{current}\n")
+    (group / "memory.stat").write_text(f"inactive_file 1\ntotal_inactive_file {inactive}\n")
+
+
+def test_limits_of_the_first_version_of_cgroups_count_too(proc: Path, tmp_path: Path) -> None:
+    (proc / "self/cgroup").write_text("11:cpu,cpuacct:/pod\n4:hugetlb,memory:/pod/container\n1:name=x:/\n")
+    memory = tmp_path / "cgroup/memory"
+    limit_version_1(memory / "pod/container", (1 << 63) - 4096, 50 * MIB, 0)
+    assert free_host_bytes(proc, tmp_path / "cgroup") == 100 * MIB
+    limit_version_1(memory / "pod", 90 * MIB, 40 * MIB, 10 * MIB)
+    assert free_host_bytes(proc, tmp_path / "cgroup") == 60 * MIB
+    # What a container sees of its own group, whose path on the host is another one.
+    limit_version_1(memory, 50 * MIB, 45 * MIB, 5 * MIB)
+    assert free_host_bytes(proc, tmp_path / "cgroup") == 10 * MIB
+
+
 def test_a_group_over_its_limit_has_nothing_free(proc: Path, tmp_path: Path) -> None:
     limit(tmp_path / "cgroup/pod/container", str(10 * MIB), 40 * MIB, 0)
     assert free_host_bytes(proc, tmp_path / "cgroup") == 0
