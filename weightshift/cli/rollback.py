@@ -12,7 +12,7 @@ from weightshift.cli.progress import ReleaseProgress
 from weightshift.cli.release_view import EXIT_CODES, headline
 from weightshift.contracts.identity import Cohort
 from weightshift.contracts.release import Outcome, ReleaseRequest, RollbackRequest
-from weightshift.errors import Conflict, InvalidInput, UnknownService
+from weightshift.errors import Conflict, UnknownService
 from weightshift.way_back import (
     abandoned_release,
     artifact_to_go_back_to,
@@ -64,8 +64,8 @@ async def rollback(context: Context) -> int:
     if context.arguments.break_glass:
         return await break_glass(context)
     if context.arguments.cohort != Cohort.STABLE:
-        raise InvalidInput(
-            "cohort: it goes with --break-glass; a release knows where the healthy artifact is."
+        context.output.warning(
+            "cohort is for --break-glass alone; a release knows where the healthy artifact is"
         )
     client = await context.connections.releases(context.arguments)
     released = await client.active_artifact(context.service)
