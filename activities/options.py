@@ -43,7 +43,7 @@ Answer = TypeVar("Answer")
 CONTROL_QUEUE = "weightshift"
 ROLLBACK_STUCK = (
     "weightshift_rollback_stuck",
-    "Attempts of a rollback to seal beyond the fifth, or to restore stable",
+    "Attempts of a rollback to seal that were refused or beyond the fifth, or to restore stable",
 )
 """Name and description of a counter that activities and workflows add to."""
 
