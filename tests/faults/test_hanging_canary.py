@@ -48,7 +48,7 @@ async def test_a_canary_that_hangs_is_rolled_back(live: LiveService, tmp_path: P
     }
     serving, other = await pair(live)
     async with canary_with(live, serving, variables):
-        # The requests of the canary's share fail, which the traffic tells at its end; none is answered wrongly.
+        # The canary's share of the requests fails, which the traffic tells at its end; none is misrouted.
         with pytest.raises(LocalStackError, match="'misrouted': 0"):
             await stopped_while_it_hangs(live, serving, other, switch)
         await until_served(live, serving, "canary")
