@@ -26,6 +26,8 @@ from weightshift.settings import StoreSettings
 
 _logger = logging.getLogger(__name__)
 _BACKLOG = 2048
+# In one turn of the event loop: all that wait at once would take every descriptor before the first is closed.
+_ACCEPTED_AT_ONCE = 16
 _CLOSING_SECONDS = 5
 _LAST_EVENT_SECONDS = 0.5
 # Longer than proxies keep an idle connection, so that none sends a request into a closing one.
@@ -40,6 +42,12 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, *, most_connections: int) -> None:
         super().__init__(config)
         self.server_state = ConnectionLimit(most_connections)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; more clients may wait than are accepted at once, which is one number to asyncio."""
+        await super().startup(sockets=sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -133,7 +141,7 @@ def create_server(app: ASGIApp, *, most_connections: int) -> _Server:
             log_config=None,
             server_header=False,
             date_header=False,
-            backlog=_BACKLOG,
+            backlog=_ACCEPTED_AT_ONCE,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=_CLOSING_SECONDS,
         ),

@@ -1,13 +1,56 @@
 """What an instance does when it may open nothing more, and what keeps clients from taking it there."""
 
+import contextlib
 import errno
+import http.client
 import os
+import socket
+import subprocess
+import sys
 import threading
 from typing import Any
 
 import pytest
 
 import runtime.instance
+
+DEADLINE = 10.0
+SERVER = """
+import asyncio, resource, socket
+from runtime.responses import send_json
+from runtime.server import create_server
+
+async def app(scope, receive, send):
+    await send_json(send, 200, {})
+
+listener = socket.create_server(("127.0.0.1", 0))
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+print(listener.getsockname()[1], flush=True)
+asyncio.run(create_server(app, most_connections=128).serve(sockets=[listener]))
+"""
+
+
+def probe(port: int) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
+    with contextlib.closing(connection):
+        connection.request("GET", "/")
+        return connection.getresponse().status
+
+
+def test_however_many_connections_wait_the_next_client_is_answered() -> None:
+    command = [sys.executable, "-c", SERVER]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process,
+        contextlib.ExitStack() as crowd,
+    ):
+        assert process.stdout is not None
+        crowd.callback(process.kill)
+        port = int(process.stdout.readline())
+        for _ in range(600):
+            crowd.enter_context(socket.create_connection(("127.0.0.1", port), timeout=DEADLINE))
+        assert probe(port) == 200
+        process.kill()
+        assert "Too many open files" not in process.stdout.read()
 
 
 async def test_a_report_that_cannot_be_written_is_not_the_last_one(
