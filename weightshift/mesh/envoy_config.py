@@ -12,6 +12,7 @@ from weightshift.errors import MeshUnreachable
 
 ROUTE_NAME = "weightshift"
 USER_HEADER = "x-user-id"
+STREAM_PATH = "/generate"
 CANARY_INSTANCES = "canary-instances"
 _METADATA = "weightshift"
 _ROUTE_TYPE = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
@@ -19,6 +20,8 @@ _ROUTE_TYPE = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
 # Every attempt has to fit into the whole; a prediction that takes longer than a try is lost anyway.
 _REQUEST_TIMEOUT = "15s"
 _TRY_TIMEOUT = "5s"
+# The runtime sends a comment every 15 s while a stream has nothing to say.
+_STREAM_TIMEOUTS = {"timeout": "0s", "idle_timeout": "60s"}
 _RETRIES = 3
 # Two tries on the chosen cohort, the others where the aggregate cluster fails over to.
 _TRIES_PER_COHORT = 2
@@ -30,7 +33,7 @@ def route_configuration(state: MeshState) -> dict[str, Any]:
         "@type": _ROUTE_TYPE,
         "name": ROUTE_NAME,
         "metadata": {"filter_metadata": {_METADATA: _command_fields(state)}},
-        "virtual_hosts": [{"name": ROUTE_NAME, "domains": ["*"], "routes": [_route(state.split)]}],
+        "virtual_hosts": [{"name": ROUTE_NAME, "domains": ["*"], "routes": _routes(state.split)}],
     }
 
 
@@ -57,16 +60,9 @@ def parse_route_configuration(content: dict[str, Any]) -> MeshState:
     the configuration is not one of ours.
     """
     try:
-        (route,) = content["virtual_hosts"][0]["routes"]
-        clusters = route["route"]["weighted_clusters"]["clusters"]
-        weights = {cluster["name"]: int(cluster.get("weight", 0)) for cluster in clusters}
         fields = content.get("metadata", {}).get("filter_metadata", {}).get(_METADATA, {})
-        split = TrafficSplit(
-            stable=weights[Cohort.STABLE],
-            canary=weights[Cohort.CANARY],
-            mirrored=_mirrored(route["route"]),
-            sticky=bool(fields.get("sticky", False)),
-        )
+        sticky = bool(fields.get("sticky", False))
+        (split,) = {_split_of(route, sticky=sticky) for route in content["virtual_hosts"][0]["routes"]}
         return MeshState(split=split, fence=Fence.model_validate(fields) if "epoch" in fields else None)
     except (KeyError, IndexError, ValueError, TypeError) as error:
         raise MeshUnreachable(f"Envoy's route is not one of ours ({error}); write the split again") from error
@@ -79,6 +75,17 @@ def parse_config_dump(content: dict[str, Any]) -> MeshState:
         if route.get("name") == ROUTE_NAME:
             return parse_route_configuration(route)
     raise MeshUnreachable("Envoy has no route yet; wait until it has read its route file")
+
+
+def _split_of(route: dict[str, Any], *, sticky: bool) -> TrafficSplit:
+    clusters = route["route"]["weighted_clusters"]["clusters"]
+    weights = {cluster["name"]: int(cluster.get("weight", 0)) for cluster in clusters}
+    return TrafficSplit(
+        stable=weights[Cohort.STABLE],
+        canary=weights[Cohort.CANARY],
+        mirrored=_mirrored(route["route"]),
+        sticky=sticky,
+    )
 
 
 def _command_fields(state: MeshState) -> dict[str, int | bool]:
@@ -97,11 +104,26 @@ def _mirrored(route: dict[str, Any]) -> int:
     return 0
 
 
-def _route(split: TrafficSplit) -> dict[str, Any]:
+def _routes(split: TrafficSplit) -> list[dict[str, Any]]:
+    """Return the same split twice: streams may last, and nothing else may."""
+    return [
+        _route(split, {"path": STREAM_PATH}, timeouts=_STREAM_TIMEOUTS, retries=_retry_policy()),
+        _route(
+            split,
+            {"prefix": "/"},
+            timeouts={"timeout": _REQUEST_TIMEOUT},
+            retries={**_retry_policy(), "per_try_timeout": _TRY_TIMEOUT},
+        ),
+    ]
+
+
+def _route(
+    split: TrafficSplit, match: dict[str, str], *, timeouts: dict[str, str], retries: dict[str, Any]
+) -> dict[str, Any]:
     return {
-        "match": {"prefix": "/"},
+        "match": match,
         "route": {
-            "timeout": _REQUEST_TIMEOUT,
+            **timeouts,
             "weighted_clusters": {
                 "use_hash_policy": True,
                 # The canary comes first: a user's hash that falls below its weight stays below a higher one.
@@ -111,7 +133,7 @@ def _route(split: TrafficSplit) -> dict[str, Any]:
                 ],
             },
             "hash_policy": [{"header": {"header_name": USER_HEADER}}],
-            "retry_policy": _retry_policy(),
+            "retry_policy": retries,
             **_mirror(split),
         },
     }
@@ -126,12 +148,14 @@ def _mirror(split: TrafficSplit) -> dict[str, Any]:
 
 
 def _retry_policy() -> dict[str, Any]:
-    """Retry what cannot have been answered: predictions have no side effects, so a repeat is safe."""
+    """Retry what cannot have been answered: predictions have no side effects, so a repeat is safe.
+
+    Nothing of which the first byte has gone to the client is ever repeated.
+    """
     return {
         "retry_on": "connect-failure,refused-stream,reset,retriable-status-codes",
         "retriable_status_codes": [503, 504],
         "num_retries": _RETRIES,
-        "per_try_timeout": _TRY_TIMEOUT,
         "retry_back_off": {"base_interval": "0.005s", "max_interval": "0.05s"},
         "host_selection_retry_max_attempts": "10",
         "retry_host_predicate": [

@@ -24,6 +24,7 @@ SERVICE = Service(model="ranker", environment="test")
 # `/late` say that their time is up; `/count` says how many it was asked for. It names the time it was given.
 INSTANCE = """
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 class Handler(BaseHTTPRequestHandler):
@@ -35,6 +36,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         if self.path in ("/fail", "/late"):
             Handler.failure = 503 if self.path == "/fail" else 504
+        if self.path == "/generate":
+            self.stream()
+            return
         if self.path == "/predict":
             Handler.asked += 1
         failure = Handler.failure if self.path == "/predict" else 0
@@ -44,6 +48,16 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer.encode())
+
+    def stream(self):
+        self.send_response(200)
+        self.send_header("x-given-ms", self.headers.get("x-envoy-expected-rq-timeout-ms", ""))
+        self.send_header("connection", "close")
+        self.end_headers()
+        for second in range(7):
+            self.wfile.write(b"data: %d\\n\\n" % second)
+            self.wfile.flush()
+            time.sleep(1)
 
     def log_message(self, *arguments):
         pass
@@ -251,3 +265,9 @@ async def test_an_instance_is_told_how_long_envoy_waits_and_no_client_changes_th
     # Envoy believes more of those who seem to come from within.
     answer = await pools.client.get(path, headers={**headers, "x-forwarded-for": "10.0.0.1"})
     assert answer.headers["x-given-ms"] == "5000"
+
+
+async def test_a_stream_outlasts_what_envoy_allows_a_prediction(pools: Pools) -> None:
+    answer = await pools.client.get("/generate", timeout=20)
+    assert answer.headers["x-given-ms"] == ""
+    assert answer.text == "".join(f"data: {second}\n\n" for second in range(7))

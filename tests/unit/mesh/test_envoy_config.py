@@ -27,14 +27,28 @@ def test_what_is_written_is_read_back(state: MeshState) -> None:
 
 @given(canary=st.integers(0, 100))
 def test_both_weights_are_explicit_and_sum_to_a_hundred(canary: int) -> None:
-    (route,) = route_configuration(MeshState(split=TrafficSplit.with_canary(canary)))["virtual_hosts"][0][
-        "routes"
-    ]
-    clusters = route["route"]["weighted_clusters"]["clusters"]
-    assert [(cluster["name"], cluster["weight"]) for cluster in clusters] == [
-        ("canary", canary),
-        ("stable", 100 - canary),
-    ]
+    configuration = route_configuration(MeshState(split=TrafficSplit.with_canary(canary)))
+    for route in configuration["virtual_hosts"][0]["routes"]:
+        clusters = route["route"]["weighted_clusters"]["clusters"]
+        assert [(cluster["name"], cluster["weight"]) for cluster in clusters] == [
+            ("canary", canary),
+            ("stable", 100 - canary),
+        ]
+
+
+def test_routes_that_differ_are_none_of_ours() -> None:
+    content = route_file(MeshState(split=TrafficSplit.with_canary(25)))
+    other = route_configuration(MeshState(split=TrafficSplit.with_canary(50)))
+    content["resources"][0]["virtual_hosts"][0]["routes"][0] = other["virtual_hosts"][0]["routes"][0]
+    with pytest.raises(MeshUnreachable, match="not one of ours"):
+        parse_route_file(content)
+
+
+def test_a_file_of_a_single_route_is_still_read() -> None:
+    state = MeshState(split=TrafficSplit.with_canary(25))
+    content = route_file(state)
+    del content["resources"][0]["virtual_hosts"][0]["routes"][0]
+    assert parse_route_file(content) == state
 
 
 @pytest.mark.parametrize(
