@@ -1,5 +1,6 @@
 """What a service's traffic was lately: asked before a release, to know what its plan can reach."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -118,7 +119,8 @@ class MeasuredTraffic:
         counts = await metrics.read(start, end, edges=())
         selector = range_selector(BUSY_SECONDS, service, (revision,), end - start)
         busy = SeriesTable(CumulativeCounter)
-        busy.add(await self._reader.select(selector, end=end), born_after=start)
+        # Its first sample may be of any age, so what it had counted by then is left out.
+        busy.add(await self._reader.select(selector, end=end), born_after=math.inf)
         tracks = [one for series in busy.of("stable", str(revision)).values() for _, one in series]
 
         def stretch(since: float, until: float) -> Stretch:

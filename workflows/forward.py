@@ -190,15 +190,20 @@ def _compared(stage: ResolvedStage, split: TrafficSplit) -> str:
     return ", compared with nothing"
 
 
+def whole_canary(context: ReleaseContext) -> CapacityCheck:
+    """Ask whether all of the canary is there, on the revision that it is to serve."""
+    return CapacityCheck(
+        service=context.request.service,
+        cohort=Cohort.CANARY,
+        revision=context.canary_revision,
+        instances=context.admittance.canary,
+    )
+
+
 async def _check_capacity(context: ReleaseContext, stage: ResolvedStage) -> None:
     capacity = await context.look_up(
         CHECK_CAPACITY,
-        CapacityCheck(
-            service=context.request.service,
-            cohort=Cohort.CANARY,
-            revision=context.canary_revision,
-            instances=context.admittance.canary,
-        ),
+        whole_canary(context),
         summary=f"capacity for {stage.weight} %",
     )
     if capacity.pool is not None:

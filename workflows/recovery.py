@@ -8,7 +8,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from activities.options import CHECK_CAPACITY, CUT, READ_MESH, ROLLBACK_STUCK, SEAL, WARM_UP
-    from weightshift.contracts.commands import CapacityCheck, MeshWrite, PublishCommand
+    from weightshift.contracts.commands import MeshWrite, PublishCommand
     from weightshift.contracts.identity import Cohort
     from weightshift.contracts.instance import CandidatePhase
     from weightshift.contracts.notification import NotificationEvent
@@ -17,7 +17,7 @@ with workflow.unsafe.imports_passed_through():
     from weightshift.contracts.traffic import TrafficSplit
     from weightshift.errors import ArtifactNotReady, StaleFence, WeightshiftError
     from workflows.context import ReleaseContext, wait_out
-    from workflows.forward import fleet_wait
+    from workflows.forward import fleet_wait, whole_canary
     from workflows.notices import notify
     from workflows.rollback import Position, canary_share, plan_rollback
     from workflows.waves import granted_share, revoke_waves
@@ -77,12 +77,7 @@ async def _look_at_parachute(context: ReleaseContext) -> None:
         return
     capacity = await context.glance(
         CHECK_CAPACITY,
-        CapacityCheck(
-            service=context.request.service,
-            cohort=Cohort.CANARY,
-            revision=context.canary_revision,
-            instances=context.admittance.canary,
-        ),
+        whole_canary(context),
         summary="whether the parachute is whole",
     )
     if capacity is not None and capacity.missing:
