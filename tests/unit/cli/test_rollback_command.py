@@ -1,11 +1,11 @@
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from weightshift.contracts.identity import Cohort, Service
+from tests.unit.cli.records import SERVICE, record
+from weightshift.contracts.identity import Cohort
 from weightshift.contracts.instance import InstanceReport, InstanceState
 from weightshift.contracts.plan import Plan
 from weightshift.contracts.release import Outcome, ReleasePhase, ReleaseRecord
@@ -15,20 +15,7 @@ from weightshift.errors import NoCanaryCapacity, UnknownArtifact
 from weightshift.way_back import EXPEDITED_PLAN, expedited_plan, going_back_key, previous_artifact
 
 Run = Callable[..., Any]
-SERVICE = Service(model="ranker", environment="test")
 ROLLBACK = ("release", "rollback", "ranker", "-e", "test", "--operator", "ada")
-
-
-def record(artifact_id: str, outcome: Outcome | None) -> ReleaseRecord:
-    return ReleaseRecord(
-        release_id=f"R-{artifact_id}",
-        service=SERVICE,
-        artifact_id=artifact_id,
-        operator="ci",
-        epoch=1,
-        outcome=outcome,
-        started_at=datetime(2026, 1, 1, tzinfo=UTC),
-    )
 
 
 def gone_back(artifact_id: str, outcome: Outcome = Outcome.PROMOTED) -> ReleaseRecord:

@@ -2,31 +2,18 @@
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from weightshift.contracts.identity import Cohort, Fence, Service
+from tests.unit.cli.records import SERVICE, record
+from weightshift.contracts.identity import Cohort
 from weightshift.contracts.release import Outcome, ReleaseRecord
 from weightshift.contracts.target import Target, Targets
 from weightshift.errors import RegistryUnreachable
 
 Run = Callable[..., Any]
-SERVICE = Service(model="ranker", environment="test")
 START = ("release", "start", "ranker", "v2", "-e", "test")
-
-
-def record(artifact_id: str, outcome: Outcome | None = Outcome.PROMOTED) -> ReleaseRecord:
-    return ReleaseRecord(
-        release_id=f"R-{artifact_id}",
-        service=SERVICE,
-        artifact_id=artifact_id,
-        operator="ci",
-        epoch=1,
-        outcome=outcome,
-        started_at=datetime(2026, 1, 1, tzinfo=UTC),
-    )
 
 
 def serving(artifact_id: str) -> Targets:
@@ -35,13 +22,9 @@ def serving(artifact_id: str) -> Targets:
         cohort=Cohort.STABLE,
         revision=3,
         artifact_id=artifact_id,
-        manifest_uri="memory://manifest",
         manifest_sha256="a" * 64,
         feature_schema="ranker-v1",
         serve_floor=1,
-        fence=Fence(epoch=1, sequence=1),
-        operation_id="operation",
-        published_at=datetime(2026, 1, 1, tzinfo=UTC),
     )
     return Targets(stable=stable)
 
@@ -49,7 +32,7 @@ def serving(artifact_id: str) -> Targets:
 def test_what_serves_already_is_not_released_once_more(run: Run, releases: Any, registry: Any) -> None:
     registry.answers |= {
         "targets": serving("v2"),
-        "releases": (record("v3", Outcome.ROLLED_BACK), record("v2")),
+        "releases": (record("v3", Outcome.ROLLED_BACK), record("v2", Outcome.PROMOTED)),
     }
     result = run(*START)
     assert (result.code, releases.calls) == (0, [])
@@ -62,8 +45,8 @@ def test_what_serves_already_is_not_released_once_more(run: Run, releases: Any, 
 @pytest.mark.parametrize(
     ("stable", "records"),
     [
-        ("v1", (record("v1"), record("v2"))),
-        ("v2", (record("v3", None), record("v2"))),
+        ("v1", (record("v1"), record("v2", Outcome.PROMOTED))),
+        ("v2", (record("v3", None), record("v2", Outcome.PROMOTED))),
         ("v2", (record("v2", None), record("v1"))),
         ("v2", (record("v2", Outcome.ABANDONED), record("v1"))),
         ("v2", ()),
