@@ -159,6 +159,26 @@ async def test_a_stage_reads_on_from_where_it_was() -> None:
     assert verdict == again
 
 
+class FailingAllAtOnce(WrittenSamples):
+    """Every canary instance has 40 failures at once, under a code that it never had before."""
+
+    async def select(self, selector: str, *, end: float) -> tuple[Series, ...]:
+        found = await super().select(selector, end=end)
+        heard = tuple((at, 40.0) for at in (START + 12, START + 13) if at <= end)
+        if not (selector.startswith(REQUESTS) and heard):
+            return found
+        labels = {"cohort": "canary", "revision": "8", "code": "502"}
+        return (*found, *(Series({**labels, "instance": f"canary-{n}"}, heard) for n in (0, 1)))
+
+
+async def test_a_series_that_begins_between_two_reads_counts_from_zero() -> None:
+    stage = StageObservation(observation(), FailingAllAtOnce(good=50))
+    before = await stage.judge_due_intervals(START + 11)
+    assert before.intervals == 1
+    after = await stage.judge_due_intervals(START + 16)
+    assert stage.observed(after, evidence_recorded=True).curve.canary.errors == (0, 80)
+
+
 async def test_an_analysis_that_fails_is_inconclusive() -> None:
     reader = WrittenSamples(good=50)
     reader.failure = ZeroDivisionError("no")
