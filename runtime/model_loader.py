@@ -245,7 +245,7 @@ def _read(verified: VerifiedArtifact, checkpoint: Callable[[], None], *, pinned:
     memory = memoryview(host.numpy())  # type: ignore[arg-type]
     position = 0
     filled: dict[int, memoryview] = {}
-    with HashingReader(verified.cached, verified.weights, verified.header.content) as reader:
+    with HashingReader(verified.cached, verified.weights, verified.header.parsed) as reader:
         for entry in verified.header.entries:
             checkpoint()
             slot = memory[position : position + entry.size]

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from runtime.recorded_file import Span
 from weightshift.artifacts import safetensors_header
 from weightshift.contracts.manifest import TensorType
 
@@ -34,9 +35,9 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class WeightsHeader:
-    """The header's exact bytes with their length prefix, and the tensors in file order."""
+    """The bytes that were parsed, with where they were read, and the tensors in file order."""
 
-    content: bytes
+    parsed: tuple[Span, ...]
     entries: tuple[TensorEntry, ...]
 
 
@@ -47,4 +48,4 @@ def read_header(descriptor: int) -> WeightsHeader:
         TensorEntry(entry.name, TORCH_TYPES[entry.dtype], entry.shape, entry.offset, entry.size)
         for entry in header.entries
     )
-    return WeightsHeader(content=header.content, entries=entries)
+    return WeightsHeader(parsed=((0, header.content),), entries=entries)

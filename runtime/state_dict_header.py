@@ -4,10 +4,10 @@
 entry, so its bytes can be read and hashed in place. The pickle is only described, never executed.
 """
 
-import os
 import zipfile
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
+from runtime.recorded_file import RecordedFile
 from runtime.safetensors_header import TORCH_TYPES, TensorEntry, WeightsHeader
 from weightshift.artifacts.state_dict_header import read_state_dict
 from weightshift.errors import UnsafeArtifact
@@ -18,20 +18,21 @@ _LOCAL_SIGNATURE = b"PK\x03\x04"
 
 def read_state_dict_header(descriptor: int) -> WeightsHeader:
     """Locate the tensors of an open state-dict file. Raises `UnsafeArtifact`."""
-    with os.fdopen(os.dup(descriptor), "rb") as source:
-        source.seek(0)
-        stored = read_state_dict(source)
-        places = _places(source)
+    recorded = RecordedFile(descriptor)
+    # It does all that is done with it here.
+    source = cast("BinaryIO", recorded)
+    stored = read_state_dict(source)
+    places = _places(source, file_size=recorded.size)
     entries = []
     for name, tensor in stored.items():
         offset, size = places[tensor.storage]
         entries.append(TensorEntry(name, TORCH_TYPES[tensor.dtype], tensor.shape, offset, size))
-    return WeightsHeader(content=b"", entries=tuple(sorted(entries, key=lambda entry: entry.offset)))
+    by_offset = tuple(sorted(entries, key=lambda entry: entry.offset))
+    return WeightsHeader(parsed=recorded.spans, entries=by_offset)
 
 
-def _places(source: BinaryIO) -> dict[str, tuple[int, int]]:
+def _places(source: BinaryIO, *, file_size: int) -> dict[str, tuple[int, int]]:
     """Return where each storage's bytes begin, and how many they are."""
-    file_size = os.fstat(source.fileno()).st_size
     with zipfile.ZipFile(source) as archive:
         entries = archive.infolist()
         _check_byte_order(archive)

@@ -84,6 +84,25 @@ def test_every_byte_counts_for_the_digest(bench: Bench, artifacts: Any) -> None:
             load(verified, device="cpu", memory_margin=0, checkpoint=lambda: None)
 
 
+def test_what_is_parsed_is_what_is_hashed(bench: Bench, artifacts: Any) -> None:
+    plain = rewritten(saved(artifacts.weights(3)), lambda _, body: body)
+    moved = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(plain)) as archive, zipfile.ZipFile(moved, "w") as copy:
+        for entry in reversed(archive.infolist()):
+            copy.writestr(entry.filename, archive.read(entry))
+    assert len(moved.getvalue()) == len(plain)
+    manifest = artifacts.push(weights=plain, **STATE_DICT)
+    path = bench.root / "artifacts" / manifest.digest() / manifest.files[0].sha256
+    bench.verify(manifest)
+    path.chmod(0o644)
+    path.write_bytes(moved.getvalue())
+    verified = bench.verify(manifest)
+    # Its SHA-256 is right again, but the places of the tensors are those of the other archive.
+    path.write_bytes(plain)
+    with pytest.raises(DigestMismatch, match="changed while it was read"):
+        load(verified, device="cpu", memory_margin=0, checkpoint=lambda: None)
+
+
 def located(tmp_path: Path, content: bytes) -> dict[str, Tensor]:
     """Read the tensors at the places that the header gives."""
     path = tmp_path / "model.pt"
