@@ -80,10 +80,7 @@ class StageObservation:
                 if context.promote_requested:
                     context.tell(f"the rest of the window at {self._stage.weight} % is skipped on request")
                     return
-                if observed is None:
-                    continue
-                if await self._may_advance(observed):
-                    context.wealth = {**self._wealth_before, **observed.wealth}
+                if observed is not None and await self._may_advance(observed):
                     return
         finally:
             context.held = False
@@ -146,6 +143,8 @@ class StageObservation:
     def keep(self, observed: Observed) -> Observed:
         """Tell a judgement, and keep it as the latest."""
         self._context.verdict = observed.verdict
+        # However the stage is left, `promote` included: what was gathered until now stays evidence.
+        self._context.wealth = {**self._context.wealth, **observed.wealth}
         self._context.tell(
             f"{self._stage.weight} %: {observed.verdict.outcome}: {observed.verdict.reason}",
             verdict=observed.verdict.model_dump(mode="json"),

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from tests.workflow.harness import FAST_PLAN, Harness
+from weightshift.contracts.commands import CarriedWealth
 from weightshift.contracts.identity import Cohort
 from weightshift.contracts.plan import OnInconclusive
 from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
@@ -133,6 +134,24 @@ async def test_a_stage_skipped_while_paused_is_judged_on(harness: Harness, weigh
     harness.observations.blocked.clear()
     result = await harness.result()
     assert (result.outcome, result.reason) == (Outcome.ROLLED_BACK, "scripted breach")
+
+
+async def test_what_a_skipped_stage_gathered_stays_evidence(harness: Harness) -> None:
+    harness.observations.blocked.add(5)
+    harness.observations.wealth = {"hard": CarriedWealth(active=(0.5,), idle=0.25)}
+    await harness.start("v42")
+    await harness.until_judging(5)
+    await harness.client.pause(harness.service)
+    harness.observations.outcomes[5] = [StageOutcome.INCONCLUSIVE]
+    harness.observations.blocked.clear()
+    await harness.until_in_real_time(harness.watches(5))
+    await harness.client.promote(harness.service)
+    await harness.client.resume(harness.service)
+    await harness.result()
+    first, second = (
+        next(one for one in harness.observations.asked if one.stage.weight == weight) for weight in (5, 25)
+    )
+    assert (first.wealth, second.wealth) == ({}, harness.observations.wealth)
 
 
 async def test_a_pause_before_the_first_stage_keeps_all_traffic_on_stable(harness: Harness) -> None:

@@ -8,7 +8,7 @@ from temporalio import activity
 from activities.evidence import record_evidence
 from activities.traffic import Missing
 from weightshift.analysis.sizing import ObservedTraffic
-from weightshift.contracts.commands import Observation, Observed, ObserveMode
+from weightshift.contracts.commands import CarriedWealth, Observation, Observed, ObserveMode
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.instance import (
     CandidatePhase,
@@ -147,6 +147,7 @@ class ScriptedObservations:
         self.blocked: set[int] = set()
         self.patient = False
         self.said = "7 of 200 samples"
+        self.wealth: dict[str, CarriedWealth] = {}
         self.reached = asyncio.Condition()
         self._registry = registry
 
@@ -168,7 +169,7 @@ class ScriptedObservations:
         recorded = self._registry.available
         if recorded:
             await record_evidence(self._registry, observation.evidence)
-        return Observed(verdict=verdict, evidence_recorded=recorded)
+        return Observed(verdict=verdict, evidence_recorded=recorded, wealth=self.wealth)
 
     def _has_to_watch(self, observation: Observation) -> bool:
         scripted = self.outcomes.get(observation.stage.weight, [])
