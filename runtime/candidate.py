@@ -66,6 +66,11 @@ class CandidateTracker:
             last_error=self._last_error,
         )
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the candidate serves, or the attempt has failed."""
+        return self._phase in (CandidatePhase.INSTALLED, CandidatePhase.FAILED)
+
     def checkpoint(self) -> None:
         """Let requests go first for a moment. Raises `Superseded` if a newer target has arrived."""
         give_way()

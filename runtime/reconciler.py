@@ -10,6 +10,7 @@ from itertools import count
 
 from runtime.backoff import Backoff
 from runtime.candidate import CandidateTracker
+from runtime.candidate_board import CandidateBoard
 from runtime.candidate_preparer import CandidatePreparer
 from runtime.compatibility import runtime_build
 from runtime.generation_holder import Generation, GenerationHolder, LoadedModel
@@ -19,7 +20,7 @@ from runtime.registry_client import TargetReader
 from runtime.rollout_metrics import RolloutMetrics
 from runtime.settings import RuntimeSettings, StartPolicy, SwapMode
 from runtime.target_state import TargetState
-from weightshift.contracts.instance import CandidatePhase, CandidateProgress
+from weightshift.contracts.instance import CandidateProgress
 from weightshift.contracts.target import Target
 from weightshift.errors import AuthorisationInvalid, GrantWithdrawn, OutOfMemory, RevisionConflict, Superseded
 
@@ -60,7 +61,7 @@ class Reconciler:
         self._reached = asyncio.Event()
         self._desired: Target | None = None
         self._refused: Target | None = None
-        self._tracker: CandidateTracker | None = None
+        self._board = CandidateBoard(changed=changed, phase_ended=metrics.phase_ended)
         self._loading: futures.Future[LoadedModel] | None = None
         self._served: set[str] = set()
         self._is_closing = False
@@ -74,8 +75,8 @@ class Reconciler:
 
     @property
     def progress(self) -> CandidateProgress | None:
-        """How far the latest candidate is."""
-        return self._tracker.progress if self._tracker else None
+        """How far the candidate is that a report tells of."""
+        return self._board.shown
 
     def registry_answered(self, is_reached: bool) -> None:
         """The registry was asked, with or without success."""
@@ -97,6 +98,7 @@ class Reconciler:
         accepted = self._state.accepted
         if accepted is not None and (changed or accepted.revision > self.desired_revision):
             self._desired = accepted
+            self._board.accept()
             if not self._is_restoring:
                 self._holder.aim(accepted)
             self._wake.set()
@@ -181,13 +183,11 @@ class Reconciler:
         """Report a target that is not followed, so that whoever published it does not wait for it."""
         self._metrics.unauthorised.inc()
         _logger.error("target refused: %s", error)
-        tracker = self._track(target, 1, superseded=lambda: False)
-        with tracker.blaming(CandidatePhase.VERIFYING):
-            tracker.fail(error)
+        self._board.refuse(target, error)
 
     async def _attempt(self, target: Target, number: int, *, superseded: Callable[[], bool]) -> bool:
         """Make one attempt; returns whether there is nothing left to try for this target."""
-        tracker = self._track(target, number, superseded=superseded)
+        tracker = self._board.begin(target, number, superseded=lambda: self._is_closing or superseded())
         # Asked before: what ends while the attempt fails makes room for the next one.
         had_retired = self._holder.has_retired
         try:
@@ -206,18 +206,6 @@ class Reconciler:
                 self._refused = target
             return failure.permanent
         return True
-
-    def _track(self, target: Target, number: int, *, superseded: Callable[[], bool]) -> CandidateTracker:
-        before = self.progress
-        self._tracker = CandidateTracker(
-            target=target,
-            attempt=number,
-            superseded=lambda: self._is_closing or superseded(),
-            changed=self._changed,
-            phase_ended=self._metrics.phase_ended,
-            last_error=before.last_error if before and before.revision == target.revision else None,
-        )
-        return self._tracker
 
     async def _install(self, target: Target, tracker: CandidateTracker) -> None:
         await self._await_grant(target)
@@ -292,7 +280,7 @@ class Reconciler:
 
     def _settle(self) -> None:
         """A starting instance is ready only once it has caught up, or has shown that it cannot."""
-        desired, progress = self._desired, self.progress
+        desired, progress = self._desired, self._board.latest
         failed_revision = progress.revision if progress and progress.error else 0
         if desired is None or self._serves(desired) or desired.revision == failed_revision:
             self.is_settled = True

@@ -16,6 +16,7 @@ from tests.unit.runtime.signing_harness import (
     authoriser,
     sign,
 )
+from tests.unit.runtime.swap_harness import DryRuns
 from weightshift.artifacts.base import signature_key
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.instance import CandidatePhase
@@ -110,6 +111,27 @@ async def test_a_forged_target_leaves_what_serves_alone(world: Any, artifacts: A
         assert instance.report().desired_revision == 1
         await world.publish(manifest, signature)
         await world.until(world.serving(instance, 2))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_forged_target_takes_no_place_of_a_candidate_that_is_loading(
+    world: Any, artifacts: Any, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    dry_runs = DryRuns(monkeypatch)
+    dry_runs.arm()
+    dry_runs.fails = fails
+    manifest = artifacts.push("v1")
+    published = await world.publish(manifest, sign(world.store, manifest))
+    async with world.running(**SIGNED) as instance:
+        await world.until(dry_runs.reached.is_set)
+        await instance._reconciler.accept(published.model_copy(update={"revision": 9}))
+        candidate = instance.report().candidate
+        assert (candidate.revision, candidate.phase) == (1, CandidatePhase.DRY_RUNNING)
+        dry_runs.gate.set()
+        # It is told afterwards, and keeps the instance from nothing.
+        await world.until(refusal(instance, 9))
+        await world.until(lambda: instance._reconciler.is_settled)
+        assert instance.is_ready is not fails
 
 
 async def test_a_restart_needs_neither_registry_nor_store_nor_date(
