@@ -24,7 +24,7 @@ from activities.joined_waits import JoinedWaits
 from activities.mesh import MeshActivities
 from activities.metrics import MetricsActivities
 from activities.notify import Channel, NotifyActivities
-from activities.options import CONTROL_QUEUE, mesh_queue
+from activities.options import CONTROL_QUEUE, waits_queue
 from activities.plan_checks import PlanChecks
 from activities.prometheus import PrometheusReader
 from activities.registry import RegistryActivities
@@ -53,9 +53,9 @@ from weightshift.settings import (
 from weightshift.temporal_connection import connect
 from workflows.release import ReleaseWorkflow
 
-_MESH_SLOTS = 50
-# Every release that is judged holds a slot for hours: what seals and completes must find one too.
-_CONTROL_SLOTS = 4_000
+_COMMAND_SLOTS = 1_000
+# Every release that is judged holds a slot for hours.
+_WAIT_SLOTS = 4_000
 # A release that is not in the cache is replayed first, also before it turns back.
 _CACHED_RELEASES = 4_000
 # Judges compute in threads, and every step of a rollback changes threads several times: with Python's five
@@ -116,34 +116,34 @@ def build_workers(
     registry_settings: RegistrySettings,
     task_queue: str = CONTROL_QUEUE,
 ) -> tuple[Worker, Worker]:
-    """Return the control worker, and the mesh worker with slots of its own."""
+    """Return the worker of releases and their short commands, and the one of waits with slots of its own."""
     grace = timedelta(seconds=settings.graceful_shutdown)
-    control = Worker(
+    commands, waits = _activities(adapters, settings, registry_settings)
+    releases = Worker(
         client,
         task_queue=task_queue,
         workflows=[ReleaseWorkflow],
         max_cached_workflows=_CACHED_RELEASES,
-        activities=_control_activities(adapters, settings, registry_settings),
-        max_concurrent_activities=_CONTROL_SLOTS,
+        activities=commands,
+        max_concurrent_activities=_COMMAND_SLOTS,
         graceful_shutdown_timeout=grace,
         deployment_config=settings.deployment_config,
     )
-    mesh = MeshActivities(mesh=adapters.mesh)
-    traffic = Worker(
+    waiting = Worker(
         client,
-        task_queue=mesh_queue(task_queue),
-        activities=[mesh.write, mesh.read],
-        max_concurrent_activities=_MESH_SLOTS,
+        task_queue=waits_queue(task_queue),
+        activities=waits,
+        max_concurrent_activities=_WAIT_SLOTS,
         graceful_shutdown_timeout=grace,
         deployment_config=settings.deployment_config,
     )
-    return control, traffic
+    return releases, waiting
 
 
-def _control_activities(
+def _activities(
     adapters: Adapters, settings: WorkerSettings, registry_settings: RegistrySettings
-) -> list[Callable[..., Any]]:
-    """Build everything a release calls but what moves traffic."""
+) -> tuple[list[Callable[..., Any]], list[Callable[..., Any]]]:
+    """Build everything a release calls: short commands, and what waits for others."""
     lost_after = timedelta(seconds=registry_settings.lost_after)
     poll = timedelta(seconds=settings.fleet_poll)
     registry, mesh, cluster = adapters.registry, adapters.mesh, adapters.cluster
@@ -165,18 +165,22 @@ def _control_activities(
         checks=checks,
         lost_after=lost_after,
     )
-    waves = WaveActivities(registry=registry)
+    waves, traffic = WaveActivities(registry=registry), MeshActivities(mesh=mesh)
     metrics = MetricsActivities(reader=adapters.reader, registry=registry, mesh=mesh, lost_after=lost_after)
     joined = JoinedWaits(fleet=fleet, judge=metrics, publisher=admission)
-    notices = NotifyActivities(channels=adapters.channels)
-    return [
+    commands: list[Callable[..., Any]] = [
         *(admission.admit, admission.publish, admission.complete),
-        *(fleet.download, fleet.verify, fleet.warm_up, fleet.check_capacity),
-        *(joined.swap, joined.adopt),
-        *(pods.scale_up, pods.scale_down),
         *(waves.grant, waves.revoke),
-        *(approvals.check, metrics.observe, notices.send),
+        *(approvals.check, fleet.check_capacity),
+        *(traffic.write, traffic.read),
     ]
+    waits: list[Callable[..., Any]] = [
+        *(fleet.download, fleet.verify, fleet.warm_up),
+        *(joined.swap, joined.adopt, metrics.observe),
+        *(pods.scale_up, pods.scale_down),
+        NotifyActivities(channels=adapters.channels).send,
+    ]
+    return commands, waits
 
 
 async def _connect(temporal: TemporalSettings, settings: WorkerSettings) -> Client:

@@ -69,9 +69,13 @@ _COURTEOUS = RetryPolicy(
 )
 
 
-def mesh_queue(control_queue: str) -> str:
-    """Return the task queue of mesh writes: never behind a long wait, so that a rollback is not either."""
-    return f"{control_queue}-mesh"
+def waits_queue(control_queue: str) -> str:
+    """Return the task queue of what may take long, so that a rollback is never behind it.
+
+    Short commands stay on their workflow's own queue: the server then hands them over together with the
+    workflow task, which saves a rollback 10 to 17 ms.
+    """
+    return f"{control_queue}-waits"
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,8 @@ class Call(Generic[Argument, Answer]):
     """One activity as the workflow sees it.
 
     `give_up_after` bounds the whole call with its retries; None retries without end, for what must
-    happen in the end. `longest_attempt` bounds one attempt.
+    happen in the end. `longest_attempt` bounds one attempt. `waits` for what waits on others: it has a
+    task queue of its own.
     """
 
     name: str
@@ -88,7 +93,7 @@ class Call(Generic[Argument, Answer]):
     longest_attempt: timedelta = _SHORT
     give_up_after: timedelta | None = timedelta(minutes=5)
     heartbeat: timedelta | None = None
-    on_mesh_queue: bool = False
+    waits: bool = False
 
 
 ADMIT = Call[Admission, Admittance]("registry.admit", Admittance)
@@ -102,51 +107,36 @@ REVOKE_WAVES = Call[WaveRevocation, None]("registry.revoke_waves", type(None), g
 COMPLETE = Call[CompleteCommand, None]("registry.complete", type(None), give_up_after=None)
 
 
-def _fleet_wait(name: str) -> Call[FleetWait, FleetProgress]:
-    """A wait on the fleet: as long as its caller grants, in one attempt that proves itself alive."""
+def _wait(name: str, argument: type[Argument], answer: type[Answer]) -> Call[Argument, Answer]:
+    """A wait as long as its caller grants, in one attempt that proves itself alive."""
     return Call(
-        name, FleetProgress, longest_attempt=_LONGEST_ATTEMPT, give_up_after=None, heartbeat=_HEARTBEAT
+        name,
+        answer,
+        longest_attempt=_LONGEST_ATTEMPT,
+        give_up_after=None,
+        heartbeat=_HEARTBEAT,
+        waits=True,
     )
 
 
-DOWNLOAD = _fleet_wait("fleet.download")
-VERIFY = _fleet_wait("fleet.verify")
-WARM_UP = _fleet_wait("fleet.warm_up")
-SWAP = Call[JudgedWait, JudgedProgress](
-    "fleet.warm_up_judged",
-    JudgedProgress,
-    longest_attempt=_LONGEST_ATTEMPT,
-    give_up_after=None,
-    heartbeat=_HEARTBEAT,
-)
-ADOPT = Call[Adoption, FleetProgress](
-    "fleet.adopt", FleetProgress, longest_attempt=_LONGEST_ATTEMPT, give_up_after=None, heartbeat=_HEARTBEAT
-)
+DOWNLOAD = _wait("fleet.download", FleetWait, FleetProgress)
+VERIFY = _wait("fleet.verify", FleetWait, FleetProgress)
+WARM_UP = _wait("fleet.warm_up", FleetWait, FleetProgress)
+SWAP = _wait("fleet.warm_up_judged", JudgedWait, JudgedProgress)
+ADOPT = _wait("fleet.adopt", Adoption, FleetProgress)
 CHECK_CAPACITY = Call[CapacityCheck, Capacity]("fleet.check_capacity", Capacity)
 
-SCALE_UP = Call[ScaleUp, ScaledUp](
-    "cluster.scale_up", ScaledUp, longest_attempt=_LONGEST_ATTEMPT, give_up_after=None, heartbeat=_HEARTBEAT
-)
-SCALE_DOWN = Call[ScaleDown, None]("cluster.scale_down", type(None), give_up_after=timedelta(minutes=1))
-
-SHIFT = Call[MeshWrite, MeshState](
-    "mesh.write", MeshState, retry=_EAGER, give_up_after=timedelta(minutes=1), on_mesh_queue=True
-)
-READ_MESH = Call[Service, MeshState](
-    "mesh.read", MeshState, retry=_EAGER, give_up_after=None, on_mesh_queue=True
-)
-CUT = Call[MeshWrite, MeshState](
-    "mesh.write", MeshState, retry=_EAGER, give_up_after=None, on_mesh_queue=True
+SCALE_UP = _wait("cluster.scale_up", ScaleUp, ScaledUp)
+SCALE_DOWN = Call[ScaleDown, None](
+    "cluster.scale_down", type(None), give_up_after=timedelta(minutes=1), waits=True
 )
 
-OBSERVE = Call[Observation, Observed](
-    JUDGE_ACTIVITY,
-    Observed,
-    longest_attempt=_LONGEST_ATTEMPT,
-    give_up_after=None,
-    heartbeat=_HEARTBEAT,
-)
+SHIFT = Call[MeshWrite, MeshState]("mesh.write", MeshState, retry=_EAGER, give_up_after=timedelta(minutes=1))
+READ_MESH = Call[Service, MeshState]("mesh.read", MeshState, retry=_EAGER, give_up_after=None)
+CUT = Call[MeshWrite, MeshState]("mesh.write", MeshState, retry=_EAGER, give_up_after=None)
+
+OBSERVE = _wait(JUDGE_ACTIVITY, Observation, Observed)
 
 NOTIFY = Call[Notification, None](
-    "notify.send", type(None), retry=_COURTEOUS, longest_attempt=timedelta(seconds=10)
+    "notify.send", type(None), retry=_COURTEOUS, longest_attempt=timedelta(seconds=10), waits=True
 )

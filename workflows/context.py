@@ -10,7 +10,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError, FailureError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.options import Call, mesh_queue
+    from activities.options import Call, waits_queue
     from weightshift.contracts.commands import Admittance, CarriedWealth, InstanceRef
     from weightshift.contracts.identity import Cohort, Fence
     from weightshift.contracts.release import Outcome, ReleaseRequest, RollbackRequest
@@ -135,7 +135,7 @@ class ReleaseContext(ReleaseStory):
             call.name,
             argument,
             result_type=call.answer,
-            task_queue=mesh_queue(workflow.info().task_queue) if call.on_mesh_queue else None,
+            task_queue=waits_queue(workflow.info().task_queue) if call.waits else None,
             start_to_close_timeout=call.longest_attempt,
             schedule_to_close_timeout=call.give_up_after if give_up_after is None else give_up_after,
             heartbeat_timeout=call.heartbeat,

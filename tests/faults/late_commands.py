@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from temporalio import workflow
 from temporalio.common import RetryPolicy
 
-from activities.options import CONTROL_QUEUE, mesh_queue
+from activities.options import CONTROL_QUEUE
 from weightshift.contracts.commands import MeshWrite, PublishCommand, WaveCommand
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.target import Publication
@@ -61,9 +61,12 @@ class LateCommands:
 
     @staticmethod
     async def execute(name: str, command: BaseModel, policy: RetryPolicy = UNTIL_IT_WORKS) -> None:
-        queue = mesh_queue(CONTROL_QUEUE) if name.startswith("mesh") else CONTROL_QUEUE
         await workflow.execute_activity(
-            name, command, task_queue=queue, start_to_close_timeout=ATTEMPT, retry_policy=policy
+            name,
+            command,
+            task_queue=CONTROL_QUEUE,
+            start_to_close_timeout=ATTEMPT,
+            retry_policy=policy,
         )
 
 

@@ -22,7 +22,7 @@ from activities.fleet import FleetActivities
 from activities.joined_waits import JoinedWaits
 from activities.mesh import MeshActivities
 from activities.notify import Channel, NotifyActivities
-from activities.options import mesh_queue
+from activities.options import waits_queue
 from activities.plan_checks import PlanChecks
 from activities.registry import RegistryActivities
 from activities.waves import WaveActivities
@@ -233,28 +233,25 @@ class Harness:
                 task_queue=self.queue,
                 workflows=[ReleaseWorkflow],
                 max_cached_workflows=self.cached_workflows,
+                activities=[
+                    *(admission.admit, admission.publish, admission.complete),
+                    *(waves.grant, waves.revoke),
+                    *(ApprovalActivities(registry=self.registry).check, fleet.check_capacity),
+                    *(traffic.write, traffic.read),
+                ],
+            ),
+            Worker(
+                client,
+                task_queue=waits_queue(self.queue),
                 # A cancellation reaches an activity with a heartbeat, and time is not skipped before.
                 max_heartbeat_throttle_interval=timedelta(milliseconds=50),
                 activities=[
-                    admission.admit,
-                    ApprovalActivities(registry=self.registry).check,
-                    waves.grant,
-                    waves.revoke,
-                    admission.publish,
-                    admission.complete,
-                    fleet.download,
-                    fleet.verify,
-                    fleet.warm_up,
-                    fleet.check_capacity,
-                    joined.swap,
-                    joined.adopt,
-                    pods.scale_up,
-                    pods.scale_down,
-                    self.observations.observe,
+                    *(fleet.download, fleet.verify, fleet.warm_up),
+                    *(joined.swap, joined.adopt, self.observations.observe),
+                    *(pods.scale_up, pods.scale_down),
                     NotifyActivities(channels=self.channels).send,
                 ],
             ),
-            Worker(client, task_queue=mesh_queue(self.queue), activities=[traffic.write, traffic.read]),
         ]
 
     @contextlib.asynccontextmanager
