@@ -13,7 +13,7 @@ from weightshift.cli.options import ENVIRONMENT, REGISTRY, Option
 from weightshift.errors import InvalidInput, Unauthorised
 
 if TYPE_CHECKING:
-    from weightshift.report.document import ReleaseReport
+    from weightshift.report.document import ReleaseReport, ReportedApproval
 
 OPTIONS = (
     Option(("--html",), "WEIGHTSHIFT_REPORT_HTML", "write one self-contained page to this file", parse=Path),
@@ -85,6 +85,12 @@ def _facts(found: "ReleaseReport") -> Sequence[tuple[str, str]]:
         ("why", found.why or "no reason was given"),
         ("duration", f"{found.duration_seconds:.1f} s from {found.started_at.isoformat(timespec='seconds')}"),
         ("way back", found.way_back),
+        *(("approved", _approved(approval)) for approval in found.approvals),
         *((f"{stage.weight} %", f"{stage.outcome}: {stage.reason}") for stage in found.stages),
         *(("note", note) for note in found.notes),
     ]
+
+
+def _approved(approval: "ReportedApproval") -> str:
+    when = f" at {approval.at.isoformat(timespec='seconds')}" if approval.at else ""
+    return f"{approval.of} by {approval.operator}{when}{f': {approval.reason}' if approval.reason else ''}"

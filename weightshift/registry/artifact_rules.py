@@ -114,6 +114,15 @@ def approval_entry(record: ArtifactRecord, *, operator: str) -> Entry:
     return _entry(record, "approved", operator=operator, detail=f":{operator}:{record.state}")
 
 
+def approval_operations(record: ArtifactRecord) -> tuple[str, ...]:
+    """Return the operation ids under which its approvals are recorded: each left it in some state."""
+    return tuple(
+        _operation_id(record, "approved", f":{operator}:{state}")
+        for operator in record.approvers
+        for state in (ArtifactState.PENDING, ArtifactState.READY)
+    )
+
+
 def rejection_entry(record: RejectedArtifact, *, operator: str, reason: str) -> Entry:
     """Return the audit entry of a rejection."""
     return _entry(record, "rejected", operator=operator, summary=reason)
@@ -122,9 +131,13 @@ def rejection_entry(record: RejectedArtifact, *, operator: str, reason: str) -> 
 def _entry(record: ArtifactRecord, step: str, *, operator: str, detail: str = "", summary: str = "") -> Entry:
     return Entry(
         service=Service(model=record.model, environment=ARTIFACT_ENVIRONMENT),
-        operation_id=f"artifact:{record.model}:{record.artifact_id}:{step}{detail}",
+        operation_id=_operation_id(record, step, detail),
         step=f"artifact-{step}",
         operator=operator,
         summary=summary or f"artifact {record.artifact_id} {step}, {record.state}",
         data=record.model_dump(mode="json"),
     )
+
+
+def _operation_id(record: ArtifactRecord, step: str, detail: str) -> str:
+    return f"artifact:{record.model}:{record.artifact_id}:{step}{detail}"

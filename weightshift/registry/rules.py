@@ -120,9 +120,13 @@ def publication_entry(
     *,
     previous: Target | None,
     artifact: ArtifactRecord,
+    artifact_approvals: Sequence[AuditRow],
     approvals: Sequence[Approval],
 ) -> Entry:
-    """Return the audit entry of a publication, from which a repeat is answered."""
+    """Return the audit entry of a publication, from which a repeat is answered.
+
+    `artifact_approvals` are the rows of the artifact's approvals: it says when each person gave theirs.
+    """
     old = f"revision {previous.revision} ({previous.artifact_id})" if previous else "nothing"
     return Entry(
         service=publication.service,
@@ -136,6 +140,7 @@ def publication_entry(
             "target": target.model_dump(mode="json"),
             "previous": previous.model_dump(mode="json") if previous else None,
             "artifact_approvers": artifact.approvers,
+            "artifact_approved_at": {row.operator: row.recorded_at.isoformat() for row in artifact_approvals},
             "approvals": [approval.model_dump(mode="json") for approval in approvals],
         },
     )

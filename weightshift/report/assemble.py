@@ -176,9 +176,14 @@ class _Rows:
         found: dict[str, ReportedApproval] = {}
         for row in self._publications():
             publication = self._parse(row, Publication, row.data.get("publication"))
+            given_at = row.data.get("artifact_approved_at")
             for person in self._entries(row, "artifact_approvers"):
                 about = f"artifact {publication.artifact_id}" if publication else "the artifact"
-                found[f"{about} {person}"] = ReportedApproval(of=about, operator=str(person))
+                entry = {"of": about, "operator": person}
+                if isinstance(given_at, dict):
+                    entry["at"] = given_at.get(person)
+                if (approval := self._parse(row, ReportedApproval, entry)) is not None:
+                    found[f"{about} {person}"] = approval
             for entry in self._entries(row, "approvals"):
                 self._add(found, row, entry)
         for row in self._rows:

@@ -96,7 +96,7 @@ class ReportedTarget(Message):
 
 
 class ReportedApproval(Message):
-    """Who allowed what; `at` is not known of an artifact's approvers."""
+    """Who allowed what; earlier builds did not record when an artifact was approved (`at`)."""
 
     of: str
     operator: str

@@ -79,6 +79,9 @@ async def test_the_approvers_are_in_the_audit_rows(open_registry: Open, service:
     await registry.publish(publication_of(service))
     (row,) = await registry.audit(service)
     assert row.data["artifact_approvers"] == ["ada", "bob"]
+    given = {one.operator: one.recorded_at.isoformat() for one in rows if one.step == "artifact-approved"}
+    assert row.data["artifact_approved_at"] == given
+    assert set(given) == {"ada", "bob"}
 
 
 async def test_what_a_client_says_about_approval_is_ignored(registry: Registry, service: Service) -> None:

@@ -34,6 +34,7 @@ def test_the_report_is_text_for_people(run: Run) -> None:
         "better ranking",
         "5 %",
         "way back  none",
+        "approved  artifact v2 by bob at 2026-01-02T02:58:30+00:00",
     ):
         assert expected in result.out
     assert "Prometheus did not answer" in result.out

@@ -103,6 +103,7 @@ def publication(cohort: Cohort, revision: int, artifact_id: str, previous: Targe
         "target": published.model_dump(mode="json"),
         "previous": previous.model_dump(mode="json") if previous else None,
         "artifact_approvers": ["bob"],
+        "artifact_approved_at": {"bob": after(-90).isoformat()},
         "approvals": [],
     }
 

@@ -60,7 +60,13 @@ def test_instances_targets_and_approvals_are_listed(record: ReleaseRecord, rows:
     (target,) = report.targets
     assert (target.cohort, target.revision, target.previous) == ("canary", 8, "revision 7 (v1)")
     (approval,) = report.approvals
-    assert (approval.of, approval.operator) == ("artifact v2", "bob")
+    assert (approval.of, approval.operator, approval.at) == ("artifact v2", "bob", after(-90))
+
+
+def test_what_an_earlier_build_did_not_record_has_no_date(record: ReleaseRecord, chain: Chain) -> None:
+    del chain.rows[1].data["artifact_approved_at"]
+    (approval,) = assemble(record, chain.rows, now=after(500)).approvals
+    assert (approval.operator, approval.at) == ("bob", None)
 
 
 def test_an_approval_of_the_release_is_listed_once(record: ReleaseRecord, chain: Chain) -> None:

@@ -66,7 +66,7 @@ def test_the_page_shows_the_curves_with_their_boundaries(page: str) -> None:
         "rolls back",
         "passes",
         "turned back",
-        "before it was published",
+        "2026-01-02 02:58:30",
     ):
         assert expected in texts, expected
     assert "stable, Prometheus" in texts

@@ -3,6 +3,8 @@
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.target import Publication, Target, Targets
 from weightshift.registry import rules
+from weightshift.registry.artifact_rules import approval_operations
+from weightshift.registry.chain import ARTIFACT_ENVIRONMENT
 from weightshift.registry.in_memory.state import MemoryState
 
 
@@ -49,9 +51,15 @@ class MemoryTargets(MemoryState):
             for one in self._approvals.values()
             if (one.service, one.release_id) == (service, publication.release_id)
         ]
+        found = (self._find(ARTIFACT_ENVIRONMENT, operation) for operation in approval_operations(artifact))
         self._append(
             rules.publication_entry(
-                publication, target, previous=current, artifact=artifact, approvals=approvals
+                publication,
+                target,
+                previous=current,
+                artifact=artifact,
+                artifact_approvals=[row for row in found if row is not None],
+                approvals=approvals,
             )
         )
         self._last_revision[service] = revision

@@ -3,10 +3,12 @@
 import asyncpg
 
 from weightshift.contracts.approval import ApprovalPolicy, ArtifactUse, RejectedArtifact
+from weightshift.contracts.evidence import AuditRow
 from weightshift.contracts.health import Incident
 from weightshift.contracts.instance import InstanceReport
 from weightshift.contracts.manifest import ArtifactRecord, ArtifactState
 from weightshift.registry import artifact_rules as rules
+from weightshift.registry.chain import ARTIFACT_ENVIRONMENT
 from weightshift.registry.fleet_rules import FORGET_INSTANCE_AFTER
 from weightshift.registry.postgres import audit, health
 from weightshift.registry.postgres.database import Connection
@@ -74,6 +76,13 @@ async def hold_ready(
     """
     record = await _fetch(connection, "share_artifact", model, artifact_id)
     return rules.ready_artifact(record, model=model, artifact_id=artifact_id, must_be_signed=must_be_signed)
+
+
+async def approvals(connection: Connection, record: ArtifactRecord) -> list[AuditRow]:
+    """Return the audit rows of the approvals that an artifact was given."""
+    operations = rules.approval_operations(record)
+    found = [await audit.find(connection, ARTIFACT_ENVIRONMENT, operation) for operation in operations]
+    return [row for row in found if row is not None]
 
 
 async def read_all(connection: Connection, model: str) -> tuple[ArtifactRecord, ...]:

@@ -79,7 +79,14 @@ async def publish(
         target = authoriser.authorise(target, artifact=artifact, previous=current)
     await _write(connection, target, publication.fence)
     given = await approvals.of_release(connection, service, publication.release_id)
-    entry = rules.publication_entry(publication, target, previous=current, artifact=artifact, approvals=given)
+    entry = rules.publication_entry(
+        publication,
+        target,
+        previous=current,
+        artifact=artifact,
+        artifact_approvals=await artifacts.approvals(connection, artifact),
+        approvals=given,
+    )
     await audit.append(connection, entry)
     await connection.execute(QUERIES["notify"], TARGET_CHANNEL, service.model_dump_json())
     return target
