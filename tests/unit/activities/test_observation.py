@@ -1,10 +1,12 @@
 """One stage over time, on samples written by hand and a clock that is told."""
 
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from activities.observation import StageObservation
+from weightshift.analysis import series
 from weightshift.analysis.queries import BUSY_SECONDS, DURATIONS, REJECTED, REQUESTS, SCORES
 from weightshift.analysis.series import Series
 from weightshift.contracts.commands import Observation, ObserveMode
@@ -157,6 +159,25 @@ async def test_a_stage_reads_on_from_where_it_was() -> None:
     assert asked == {"8000ms]", "13000ms]"}, "what came since, and three scrapes that may have come late"
     again = await StageObservation(observation(), WrittenSamples(good=50)).judge_due_intervals(START + 21)
     assert verdict == again
+
+
+def bytes_of_samples() -> int:
+    kept = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, series.__file__)])
+    return sum(one.size for one in kept.statistics("filename"))
+
+
+async def test_a_judge_keeps_no_more_samples_the_longer_its_stage_lasts() -> None:
+    stage = StageObservation(observation(ObserveMode.WATCH), WrittenSamples(good=50))
+    tracemalloc.start()
+    try:
+        for at in range(6, 56, 5):
+            await stage.judge_due_intervals(START + at)
+        after_a_few = bytes_of_samples()
+        for at in range(56, 396, 5):
+            await stage.judge_due_intervals(START + at)
+        assert bytes_of_samples() < 1.5 * after_a_few
+    finally:
+        tracemalloc.stop()
 
 
 class FailingAllAtOnce(WrittenSamples):
