@@ -79,6 +79,9 @@ ReportedText = Annotated[str, BeforeValidator(_cleaned)]
 Count = Annotated[int, Field(ge=0, le=(1 << 53) - 1)]
 """A number that JSON and the database both hold exactly."""
 
+Revision = Annotated[int, Field(gt=0, le=(1 << 53) - 1)]
+"""The number of a published target: a `Count` that starts at 1."""
+
 Measure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A finite amount of something."""
 

@@ -2,9 +2,7 @@
 
 from enum import StrEnum
 
-from pydantic import Field
-
-from weightshift.contracts.base import Message, Name
+from weightshift.contracts.base import Count, Message, Name
 
 _ABOVE_ALL = 1 << 40
 
@@ -43,8 +41,8 @@ class Fence(Message):
     fence older than the newest it has seen. Never compared with a revision.
     """
 
-    epoch: int = Field(ge=0)
-    sequence: int = Field(ge=0)
+    epoch: Count
+    sequence: Count
 
     @classmethod
     def above_all(cls, epoch: int) -> "Fence":

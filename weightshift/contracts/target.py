@@ -2,9 +2,9 @@
 
 from datetime import datetime
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
-from weightshift.contracts.base import Digest, Message, Name
+from weightshift.contracts.base import Count, Digest, Message, Name, Revision
 from weightshift.contracts.identity import Cohort, Fence, Service
 
 MAX_AUTHORISATION_CHARACTERS = 16_384
@@ -20,14 +20,22 @@ class Target(Message):
 
     service: Service
     cohort: Cohort
-    revision: int = Field(gt=0)
+    revision: Revision
     artifact_id: Name
     manifest_sha256: Digest
     feature_schema: Name
-    serve_floor: int = Field(default=0, ge=0)
+    serve_floor: Count = 0
     requires_grant: bool = False
     updated_at: datetime | None = None
     authorisation: str | None = Field(default=None, max_length=MAX_AUTHORISATION_CHARACTERS)
+
+    @field_validator("serve_floor")
+    @classmethod
+    def _reachable(cls, floor: int, info: ValidationInfo) -> int:
+        """Refuse what would keep every instance out of service for ever."""
+        if floor > info.data.get("revision", floor):
+            raise ValueError("is above the revision")
+        return floor
 
 
 class Publication(Message):
@@ -42,7 +50,7 @@ class Publication(Message):
     service: Service
     cohort: Cohort
     artifact_id: Name
-    expected_revision: int | None = Field(default=None, ge=0)
+    expected_revision: Count | None = None
     raise_serve_floor: bool = False
     requires_grant: bool = False
     fence: Fence

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from weightshift.contracts.base import Duration, Message, Name
+from weightshift.contracts.base import Duration, Message, Name, Revision
 from weightshift.contracts.identity import Fence, Service
 
 Lifetime = Annotated[Duration, Field(gt=timedelta(0), le=timedelta(days=1))]
@@ -15,7 +15,7 @@ class WaveRequest(Message):
     """A request to let some instances swap to a revision, for `lifetime` by the registry's clock."""
 
     service: Service
-    revision: int = Field(gt=0)
+    revision: Revision
     instance_ids: tuple[Name, ...] = Field(min_length=1, max_length=1_000)
     lifetime: Lifetime
     fence: Fence
@@ -40,7 +40,7 @@ class WaveGrant(Message):
     """A grant that is in force: until `expires_at`, a revocation, or the admission of a newer release."""
 
     service: Service
-    revision: int
+    revision: Revision
     instance_ids: tuple[Name, ...]
     fence: Fence
     expires_at: datetime

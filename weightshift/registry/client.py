@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from weightshift import errors
 from weightshift.contracts.approval import Approval, ApprovalRequest, RejectedArtifact
-from weightshift.contracts.base import NAME_PATTERN
+from weightshift.contracts.base import NAME_PATTERN, clean_text, describe_problems
 from weightshift.contracts.evidence import AuditHead, AuditQuery, AuditRow
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.instance import InstanceReport, InstanceState
@@ -261,4 +261,7 @@ def _parse(model: type[_Model], response: httpx.Response) -> _Model:
     try:
         return model.model_validate_json(response.content)
     except ValidationError as error:
-        raise RegistryUnreachable("The registry's answer is not readable; compare the versions.") from error
+        problems = clean_text(describe_problems(error), longest=300)
+        raise RegistryUnreachable(
+            f"The registry's answer is not readable ({problems}); compare the versions."
+        ) from error
