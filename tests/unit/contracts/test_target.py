@@ -66,7 +66,7 @@ def test_a_target_out_of_bounds_is_refused_by_the_name_of_its_field(
 async def test_a_client_says_which_field_it_cannot_take() -> None:
     absurd = target().model_dump(mode="json") | {"revision": 1 << 63}
     transport = httpx.MockTransport(lambda _: httpx.Response(200, json=absurd))
-    client = RegistryClient(url="http://registry", token="", transport=transport)
+    client = RegistryClient(url="http://registry", token="a" * 43, transport=transport)
     with pytest.raises(RegistryUnreachable, match=r"not readable \(revision: .*\); compare the versions"):
         await client.target(SERVICE, Cohort.STABLE)
     await client.aclose()
