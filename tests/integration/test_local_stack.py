@@ -13,7 +13,7 @@ from weightshift.errors import InvalidInput, LocalStackError
 from weightshift.local import control
 from weightshift.local.identity import identity_of
 from weightshift.local.stack import DEFAULT_SERVICE, LocalStack
-from weightshift.local.state import read_supervisor
+from weightshift.local.state import read_state, read_supervisor
 from weightshift.registry.client import RegistryClient
 
 pytestmark = pytest.mark.slow
@@ -70,6 +70,16 @@ async def test_a_supervised_stack_is_controlled_from_outside(tmp_path: Path) -> 
         assert len(first.processes) == 12
         assert await control.up(tmp_path) == first
         assert await reporting(control.stack_environment(tmp_path)) == 4
+
+        processes = running(tmp_path)
+        for name in ("worker", "stable-0"):
+            os.kill(processes[name], signal.SIGKILL)
+        await until_ended(tmp_path, {"worker", "stable-0"})
+        assert await control.up(tmp_path) == first
+        after = running(tmp_path)
+        assert {name for name in after if after[name] != processes[name]} == {"worker", "stable-0"}
+        assert await reporting(control.stack_environment(tmp_path)) == 4
+
         assert not (await control.down(tmp_path)).running
         assert processes_in(tmp_path) == set()
 
@@ -121,6 +131,19 @@ async def interrupted(directory: Path, number: signal.Signals) -> None:
     os.kill(status.supervisor_pid, number)
     await until_nothing_runs(directory)
     assert not control.status(directory).running
+
+
+def running(directory: Path) -> dict[str, int]:
+    """Return the id of every process of a supervised stack."""
+    state = read_state(directory)
+    assert state is not None
+    return {name: process.pid for name, process in state.processes.items()}
+
+
+async def until_ended(directory: Path, names: set[str]) -> None:
+    async with asyncio.timeout(10):
+        while {name for name, lives in control.status(directory).processes.items() if not lives} != names:
+            await asyncio.sleep(0.02)
 
 
 async def reporting(environment: dict[str, str]) -> int:

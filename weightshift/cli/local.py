@@ -20,26 +20,28 @@ if TYPE_CHECKING:
 def add_commands(groups: Commands) -> None:
     """Declare the group."""
     commands = add_group(groups, "local", "everything a release needs, on this machine")
-    add_command(commands, "up", up, "start the local stack")
+    add_command(commands, "up", up, "start the local stack, or what has ended of it")
     add_command(commands, "down", down, "end the local stack; its data stays")
     add_command(commands, "status", status, "show the local stack")
     add_command(commands, "traffic", traffic, "send checked requests to it", options=TRAFFIC_OPTIONS)
 
 
 async def up(context: Context) -> int:
-    """Start the local stack, or show the one that runs already."""
+    """Start the local stack, or what has ended of the one that runs already."""
     from weightshift.local import control  # noqa: PLC0415 - heavy, and only this group needs it
 
     directory = context.arguments.dir
     before = control.status(directory)
-    if before.running:
+    ended = _ended(before)
+    if before.running and not ended:
         context.output.result(
             before, f"the local stack in {directory} runs already", overview(before), _next_step(directory)
         )
         return 0
+    what = ", ".join(ended) or "databases, Envoy, Prometheus, registry, worker and four runtimes"
     context.output.line(
-        f"starting the local stack in {directory}: databases, Envoy, Prometheus, registry, worker and four "
-        f"runtimes; half a minute or so, logs in {directory}/logs"
+        f"starting {'again' if ended else 'the local stack'} in {directory}: {what}; half a minute or so, "
+        f"logs in {directory}/logs"
     )
     state = await control.up(directory)
     context.output.result(state, "the local stack is up", overview(state), _next_step(directory))
@@ -87,12 +89,14 @@ async def status(context: Context) -> int:
     from weightshift.local import control  # noqa: PLC0415
 
     state = control.status(context.arguments.dir)
-    ended = [name for name, lives in state.processes.items() if not lives]
-    advice = (
-        [f"{', '.join(ended)} ended: `weightshift local down`, then `up`; its log says why"] if ended else []
-    )
-    context.output.result(state, overview(state), *advice)
+    ended = _ended(state)
+    advice = [f"{', '.join(ended)} ended: `weightshift local up` starts it again; its log says why"]
+    context.output.result(state, overview(state), *(advice if ended else []))
     return 0
+
+
+def _ended(state: "StackStatus") -> list[str]:
+    return [name for name, lives in state.processes.items() if not lives]
 
 
 def overview(state: "StackStatus") -> RenderableType:
@@ -107,5 +111,5 @@ def overview(state: "StackStatus") -> RenderableType:
     for group in (value for value in addresses.values() if isinstance(value, dict)):
         flat |= group
     rows = [(name, address) for name, address in flat.items()]
-    ended = [(name, "ended") for name, lives in state.processes.items() if not lives]
+    ended = [(name, "ended") for name in _ended(state)]
     return table(("NAME", "ADDRESS"), [*rows, *ended], empty="no address")

@@ -14,7 +14,7 @@ from weightshift.contracts.identity import Service
 from weightshift.errors import LocalStackError
 from weightshift.local.addresses import Addresses
 from weightshift.local.identity import ProcessIdentity
-from weightshift.local.state import read_state, read_supervisor
+from weightshift.local.state import MEND, read_state, read_supervisor
 
 _START_TIMEOUT = 120.0
 _STOP_TIMEOUT = 45.0
@@ -33,7 +33,7 @@ class StackStatus(Message):
 
 
 async def up(directory: Path, owner_pid: int | None = None) -> StackStatus:
-    """Start the stack in the background and wait until it is ready; a running one is left alone.
+    """Start the stack in the background and wait until it is ready; of a running one, what has ended.
 
     With `owner_pid` it ends together with that process. Raises `LocalStackError` saying why it does
     not start.
@@ -45,11 +45,28 @@ async def up(directory: Path, owner_pid: int | None = None) -> StackStatus:
                 if _has_ended(directory, child):
                     raise LocalStackError(_last_words(directory))
                 await asyncio.sleep(_POLL_INTERVAL)
+            while not all(found.processes.values()):
+                found = await _mend(directory)
     except TimeoutError:
         raise LocalStackError(
             f"the stack in {directory} is not ready after {_START_TIMEOUT:g} s; see its logs"
         ) from None
     return found
+
+
+async def _mend(directory: Path) -> StackStatus:
+    """Have the supervisor start again what has ended, and wait. Raises `LocalStackError` saying why not."""
+    before = state = read_state(directory)
+    if before is not None:
+        os.kill(before.supervisor.pid, MEND)
+    while state is not None and state == before:
+        await asyncio.sleep(_POLL_INTERVAL)
+        state = read_state(directory)
+    if state is None:
+        raise LocalStackError(_last_words(directory))
+    if state.failure:
+        raise LocalStackError(state.failure)
+    return status(directory)
 
 
 async def down(directory: Path) -> StackStatus:

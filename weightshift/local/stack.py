@@ -124,6 +124,13 @@ class LocalStack:
         """
         await self._process(name).start(added=added)
 
+    async def mend(self) -> None:
+        """Start every process that has ended again, and wait until every instance reports."""
+        for name in self.names:  # what others need comes first
+            if self.pid(name) is None:
+                await self.start(name)
+        await self._wait_for_reports()
+
     async def stop(self, name: str) -> None:
         """Stop one process gracefully; killed when its deadline passes."""
         await self._process(name).stop()
@@ -168,6 +175,9 @@ class LocalStack:
             if isinstance(first, WeightshiftError):
                 raise first from None
             raise LocalStackError(f"the stack could not start: {type(first).__name__}: {first}") from first
+        await self._wait_for_reports()
+
+    async def _wait_for_reports(self) -> None:
         names = [instance.name for instance in self._layout.instances]
         async with self._registry() as registry:
             await wait_for_reports(registry, self.service, names, seconds=_REPORT_SECONDS)

@@ -1,5 +1,6 @@
 """What a supervisor writes down about its stack, for the command line to read."""
 
+import signal
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -14,15 +15,24 @@ from weightshift.local.identity import ProcessIdentity
 LOCK = "supervisor.lock"
 """Held in the stack's directory while a supervisor runs; holds that process's identity."""
 
+MEND = signal.SIGUSR1
+"""Asks a supervisor to start again what has ended."""
+
 
 class StackState(Message):
-    """A running stack. `environment` holds its tokens and keys, so the file is its owner's only."""
+    """A running stack. `environment` holds its tokens and keys, so the file is its owner's only.
+
+    `mended` counts how often it was asked to start again what had ended, and `failure` says why that did not
+    work the last time; empty when it did.
+    """
 
     supervisor: ProcessIdentity
     service: Service
     addresses: Addresses
     environment: dict[str, str]
     processes: dict[str, ProcessIdentity]
+    mended: int = 0
+    failure: str = ""
 
 
 def state_file(directory: Path) -> Path:

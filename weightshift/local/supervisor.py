@@ -13,25 +13,29 @@ from pathlib import Path
 from weightshift.errors import LocalStackError, WeightshiftError
 from weightshift.local.identity import identity_of, own_identity
 from weightshift.local.stack import LocalStack
-from weightshift.local.state import LOCK, StackState, state_file, write_state
+from weightshift.local.state import LOCK, MEND, StackState, state_file, write_state
 
 
 async def supervise(directory: Path, *, owner_pid: int | None = None) -> None:
     """Run the stack in `directory` until SIGTERM, SIGINT, or until the process `owner_pid` ends.
 
+    `MEND` starts again what has ended.
     Raises `LocalStackError` when another supervisor has the directory, or the stack does not start.
     """
     with _only_one(directory):
-        stop = asyncio.Event()
+        stop, mend = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(MEND, mend.set)
         with _watching(owner_pid, stop):
             stack = LocalStack(directory)
             try:
                 if await _up_unless_stopped(stack, stop):
-                    write_state(directory, _state(stack))
+                    mending = asyncio.create_task(_mend_when_asked(directory, stack, mend))
                     await stop.wait()
+                    mending.cancel()
+                    await asyncio.gather(mending, return_exceptions=True)
             finally:
                 state_file(directory).unlink(missing_ok=True)
                 await stack.down()
@@ -48,6 +52,29 @@ async def _up_unless_stopped(stack: LocalStack, stop: asyncio.Event) -> bool:
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
     return False
+
+
+async def _mend_when_asked(directory: Path, stack: LocalStack, asked: asyncio.Event) -> None:
+    """Publish the state, and start again what has ended as often as somebody asks."""
+    state = _state(stack)
+    while True:
+        write_state(directory, state)
+        await asked.wait()
+        asked.clear()
+        failure = await _mend(stack)
+        now, mended = _state(stack), state.mended + 1
+        # What could not be started stays known, as ended.
+        processes = {**state.processes, **now.processes}
+        state = now.model_copy(update={"processes": processes, "mended": mended, "failure": failure})
+
+
+async def _mend(stack: LocalStack) -> str:
+    """Start again what has ended; returns why that did not work, empty when it did."""
+    try:
+        await stack.mend()
+    except WeightshiftError as error:
+        return str(error)
+    return ""
 
 
 def _state(stack: LocalStack) -> StackState:

@@ -8,6 +8,7 @@ import pytest
 
 from weightshift.contracts.identity import Service
 from weightshift.contracts.release import Outcome
+from weightshift.local import control
 from weightshift.local import demo as demo_module
 from weightshift.local.addresses import Addresses
 from weightshift.local.demo_report import DemoFigures, DemoRelease
@@ -81,15 +82,33 @@ def test_a_stack_that_runs_already_is_left_alone(run: Run, stack: Path) -> None:
     assert "starting" not in result.out
 
 
-def test_a_process_that_ended_is_named_with_what_to_do(run: Run, stack: Path) -> None:
-    assert "`weightshift local down`" not in run("local", "status", "--dir", str(stack)).out
+def end_worker(stack: Path) -> None:
     state = read_state(stack)
     assert state is not None
     gone = state.processes["stable-0"].model_copy(update={"started": -1})
     write_state(stack, state.model_copy(update={"processes": {"worker": gone}}))
-    assert (
-        "worker ended: `weightshift local down`, then `up`" in run("local", "status", "--dir", str(stack)).out
-    )
+
+
+def test_a_process_that_ended_is_named_with_what_to_do(run: Run, stack: Path) -> None:
+    assert " ended" not in run("local", "status", "--dir", str(stack)).out
+    end_worker(stack)
+    told = run("local", "status", "--dir", str(stack)).out
+    assert "worker ended: `weightshift local up` starts it again" in told
+
+
+def test_what_has_ended_is_started_again(run: Run, stack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = control.status(stack)
+    end_worker(stack)
+
+    async def up(directory: Path) -> control.StackStatus:
+        assert directory == stack
+        return whole
+
+    monkeypatch.setattr(control, "up", up)
+    result = run("local", "up", "--dir", str(stack))
+    assert result.code == 0
+    assert f"starting again in {stack}: worker;" in result.out
+    assert "runs already" not in result.out
 
 
 def figures(**changes: Any) -> DemoFigures:
