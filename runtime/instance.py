@@ -16,7 +16,7 @@ from runtime.execution import Executor
 from runtime.generation_holder import Generation, GenerationHolder
 from runtime.in_place_swap import InPlaceSwapper
 from runtime.installed_architectures import use_architectures
-from runtime.memory_use import memory_use
+from runtime.memory_use import MemoryUse, memory_use
 from runtime.model_supply import ModelSupply, Tier
 from runtime.pause import PauseGate
 from runtime.process_metrics import ProcessMetrics
@@ -48,6 +48,7 @@ class Instance:
         self._drain: asyncio.Task[bool] | None = None
         self._has_failed = False
         self._is_hurried = False
+        self._memory: MemoryUse | None = None
         service, cohort = settings.service, settings.cohort
         self.metrics = RolloutMetrics(service=service, cohort=cohort)
         self.process = ProcessMetrics(registry=self.metrics.registry, service=service, cohort=cohort)
@@ -63,7 +64,7 @@ class Instance:
             limit=settings.max_sessions,
             deadline=settings.session_deadline,
         )
-        self._reporter = Reporter(client=client, heartbeat=settings.heartbeat, report=self.report)
+        self._reporter = Reporter(client=client, heartbeat=settings.heartbeat, report=self.current_report)
         self._reconciler = self._create_reconciler()
         self._watch = self._create_watch()
 
@@ -100,9 +101,8 @@ class Instance:
             self._tasks.append(asyncio.create_task(self._guard(name, run), name=name))
 
     def report(self) -> InstanceReport:
-        """Return what this instance says of itself now."""
-        current = self.holder.current
-        memory = memory_use(self.settings.device)
+        """Return what this instance says of itself now; its memory is that of the last `current_report`."""
+        current, memory = self.holder.current, self._memory
         return InstanceReport(
             instance_id=self.settings.instance_id,
             boot_id=self._boot_id,
@@ -116,9 +116,14 @@ class Instance:
             runtime_build=runtime_build(),
             insecure_unsigned=self._supply.allows_unsigned,
             feature_schema=current.loaded.feature_schema if current else "",
-            memory_used_bytes=memory.used,
-            memory_limit_bytes=memory.limit,
+            memory_used_bytes=memory.used if memory else None,
+            memory_limit_bytes=memory.limit if memory else None,
         )
+
+    async def current_report(self) -> InstanceReport:
+        """Return the report with the memory as it is now, read beside the event loop. Raises `OSError`."""
+        await self._read_memory()
+        return self.report()
 
     async def render_metrics(self) -> bytes:
         """Return the Prometheus exposition, gauges read now; requests go on meanwhile."""
@@ -129,11 +134,11 @@ class Instance:
         self.metrics.target_mismatch.set(desired != (current.revision if current else 0))
         self.metrics.sessions_active.set(self.sessions.active)
         self.metrics.queue_length.set(self.queue_length)
-        self.process.read(memory_use(self.settings.device), self.holder.resident)
+        self.process.read(await self._read_memory(), self.holder.resident)
         return await asyncio.to_thread(self.metrics.render)
 
     def tiers(self) -> dict[str, Tier]:
-        """Return where each artifact's weights are, by manifest digest."""
+        """Return where each artifact's weights are, by manifest digest. Reads files: not for the loop."""
         return self._supply.tiers(self.holder.resident)
 
     async def reconcile_now(self) -> None:
@@ -220,7 +225,7 @@ class Instance:
                 cohort=settings.cohort,
                 instance_id=settings.instance_id,
             ),
-            changed=self._reporter.wake,
+            reporter=self._reporter,
         )
 
     def _create_watch(self) -> TargetWatch:
@@ -234,6 +239,11 @@ class Instance:
             accept=self._reconciler.accept,
             answered=self._reconciler.registry_answered,
         )
+
+    async def _read_memory(self) -> MemoryUse:
+        """Read what the system and the allocator say, which takes files and locks."""
+        self._memory = await asyncio.to_thread(memory_use, self.settings.device)
+        return self._memory
 
     async def _guard(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         """Serve on when a background task fails for a reason nobody foresaw, and ask for a restart."""

@@ -16,7 +16,7 @@ from runtime.compatibility import runtime_build
 from runtime.generation_holder import Generation, GenerationHolder, LoadedModel
 from runtime.in_place_swap import InPlaceSwapper
 from runtime.priority import yield_to_requests
-from runtime.registry_client import TargetReader
+from runtime.registry_client import Reporter, TargetReader
 from runtime.rollout_metrics import RolloutMetrics
 from runtime.settings import RuntimeSettings, StartPolicy, SwapMode
 from runtime.target_state import TargetState
@@ -30,7 +30,7 @@ _logger = logging.getLogger(__name__)
 class Reconciler:
     """The only writer of the serving generation. Belongs to the event loop's thread.
 
-    `changed` is called, from any thread, whenever a report would differ.
+    `reporter` is woken when what serves has changed or an attempt has failed; the rest is progress.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class Reconciler:
         metrics: RolloutMetrics,
         swapper: InPlaceSwapper,
         reader: TargetReader,
-        changed: Callable[[], None],
+        reporter: Reporter,
     ) -> None:
         self._settings = settings
         self._holder = holder
         self._state = state
         self._preparer = preparer
         self._metrics = metrics
-        self._changed = changed
+        self._reporter = reporter
         self._swapper = swapper
         self._reader = reader
         self._thread = futures.ThreadPoolExecutor(
@@ -61,7 +61,7 @@ class Reconciler:
         self._reached = asyncio.Event()
         self._desired: Target | None = None
         self._refused: Target | None = None
-        self._board = CandidateBoard(changed=changed, phase_ended=metrics.phase_ended)
+        self._board = CandidateBoard(changed=reporter.progressed, phase_ended=metrics.phase_ended)
         self._loading: futures.Future[LoadedModel] | None = None
         self._served: set[str] = set()
         self._is_closing = False
@@ -102,7 +102,7 @@ class Reconciler:
             if not self._is_restoring:
                 self._holder.aim(accepted)
             self._wake.set()
-            self._changed()
+            self._reporter.progressed()
 
     async def retry(self) -> None:
         """Re-read the target, and try a refused or waiting candidate again now."""
@@ -184,6 +184,7 @@ class Reconciler:
         self._metrics.unauthorised.inc()
         _logger.error("target refused: %s", error)
         self._board.refuse(target, error)
+        self._reporter.wake()
 
     async def _attempt(self, target: Target, number: int, *, superseded: Callable[[], bool]) -> bool:
         """Make one attempt; returns whether there is nothing left to try for this target."""
@@ -199,6 +200,7 @@ class Reconciler:
                 # A way back waits for no long stream.
                 self._holder.hurry_oldest()
             failure = tracker.fail(error, may_pass=may_pass)
+            self._reporter.wake()
             _logger.warning(
                 "revision %d failed: %s", target.revision, failure.message, exc_info=not failure.permanent
             )
@@ -228,6 +230,7 @@ class Reconciler:
         self._metrics.installed(generation)
         self._served.add(target.manifest_sha256)
         tracker.install()
+        self._reporter.wake()
         await asyncio.to_thread(self._remember, target)
 
     async def _publish(self, candidate: Generation) -> None:
@@ -280,8 +283,10 @@ class Reconciler:
 
     def _settle(self) -> None:
         """A starting instance is ready only once it has caught up, or has shown that it cannot."""
+        if self.is_settled:
+            return
         desired, progress = self._desired, self._board.latest
         failed_revision = progress.revision if progress and progress.error else 0
         if desired is None or self._serves(desired) or desired.revision == failed_revision:
             self.is_settled = True
-            self._changed()
+            self._reporter.wake()

@@ -14,6 +14,8 @@ from weightshift.registry.client import RegistryClient
 
 _logger = logging.getLogger(__name__)
 _READ_NOW_SECONDS = 1.0
+# Each report takes a moment from requests; a quick load is over before anybody could read how far it is.
+_PROGRESS_SECONDS = 0.25
 
 
 class TargetReader:
@@ -98,20 +100,26 @@ class Reporter:
     """Sends a report at every change and at least every `heartbeat` seconds."""
 
     def __init__(
-        self, *, client: RegistryClient, heartbeat: float, report: Callable[[], InstanceReport]
+        self, *, client: RegistryClient, heartbeat: float, report: Callable[[], Awaitable[InstanceReport]]
     ) -> None:
         self._client = client
         self._heartbeat = heartbeat
         self._report = report
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
+        self._progress: asyncio.TimerHandle | None = None
         self._is_away = False
 
     def wake(self) -> None:
-        """Report soon. Safe from any thread; changes that come together share one report."""
+        """Report now. Safe from any thread; changes that come together share one report."""
         # The loop is gone only when the process is about to end.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._changed.set)
+
+    def progressed(self) -> None:
+        """Report within a quarter of a second, with whatever changes until then. Safe from any thread."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._report_later)
 
     async def run(self) -> None:
         """Report for ever; a failed report is repeated at the next heartbeat."""
@@ -124,8 +132,11 @@ class Reporter:
     async def send(self) -> None:
         """Report once, now."""
         self._changed.clear()
+        if self._progress is not None:
+            self._progress.cancel()
+            self._progress = None
         try:
-            await self._client.report(self._report())
+            await self._client.report(await self._report())
         except (WeightshiftError, OSError) as error:
             # The system's errors too: a report reads memory, and descriptors may have run out for a while.
             if not self._is_away:
@@ -133,3 +144,7 @@ class Reporter:
             self._is_away = True
         else:
             self._is_away = False
+
+    def _report_later(self) -> None:
+        if self._progress is None:
+            self._progress = self._loop.call_later(_PROGRESS_SECONDS, self._changed.set)
