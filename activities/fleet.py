@@ -22,6 +22,7 @@ from weightshift.contracts.commands import (
 )
 from weightshift.contracts.identity import Cohort
 from weightshift.contracts.instance import CandidatePhase, InstanceError, InstanceState
+from weightshift.readiness import unready
 from weightshift.registry.base import Registry
 
 
@@ -108,16 +109,11 @@ def check_readiness(check: CapacityCheck, states: Sequence[InstanceState]) -> Ca
     by_id = {state.report.instance_id: state for state in states}
     ready, missing = [], []
     for reference in check.instances:
-        state = by_id.get(reference.instance_id)
-        actual = state.report.actual if state else None
-        if state is None or state.lost:
-            missing.append(f"{reference.instance_id} is lost")
-        elif actual is None or actual.revision != check.revision:
-            missing.append(f"{reference.instance_id} serves revision {actual.revision if actual else 'none'}")
-        elif not state.report.ready:
-            missing.append(f"{reference.instance_id} is not ready")
-        else:
+        problem = unready(reference.instance_id, by_id.get(reference.instance_id), check.revision)
+        if problem is None:
             ready.append(reference)
+        else:
+            missing.append(problem)
     return Capacity(ready=tuple(ready), missing=tuple(missing))
 
 

@@ -1,4 +1,4 @@
-"""Going back after a release has ended: which artifact, and how. Pure."""
+"""Going back after a release went through: which artifact, how, and at what cost. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -7,8 +7,9 @@ from datetime import timedelta
 from weightshift.contracts.identity import Cohort
 from weightshift.contracts.instance import InstanceState
 from weightshift.contracts.plan import MAX_WAVE, Plan, Promotion, Stage
-from weightshift.contracts.release import Outcome, ReleaseRecord
+from weightshift.contracts.release import Outcome, Parachute, ReleaseRecord
 from weightshift.errors import Conflict, UnknownArtifact
+from weightshift.readiness import unready
 
 _GOING_BACK = "rollback:"
 
@@ -40,6 +41,14 @@ def expedited_plan(states: Sequence[InstanceState]) -> Plan:
             "wave": min(len(stable), MAX_WAVE),
         }
     )
+
+
+def way_back_now(parachute: Parachute, states: Sequence[InstanceState]) -> str:
+    """Return what going back costs under a parachute as its instances are now."""
+    by_id = {state.report.instance_id: state for state in states}
+    problems = (unready(name, by_id.get(name), parachute.revision) for name in parachute.instances)
+    missing = [problem for problem in problems if problem is not None]
+    return f"{parachute.otherwise}: {'; '.join(missing)}" if missing else "instant"
 
 
 def going_back_key(release_id: str) -> str:

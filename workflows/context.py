@@ -13,7 +13,14 @@ with workflow.unsafe.imports_passed_through():
     from activities.options import Call, waits_queue
     from weightshift.contracts.commands import Admittance, CarriedWealth, InstanceRef
     from weightshift.contracts.identity import Cohort, Fence
-    from weightshift.contracts.release import Outcome, ReleaseRequest, RollbackRequest
+    from weightshift.contracts.release import (
+        Outcome,
+        Parachute,
+        ReleaseRequest,
+        ReleaseStatus,
+        RollbackRequest,
+    )
+    from workflows.rollback import Position, way_back
     from workflows.story import ReleaseStory
 
 Argument = TypeVar("Argument")
@@ -73,6 +80,18 @@ class ReleaseContext(ReleaseStory):
         if self.admitted is None:
             raise RuntimeError("the release is not admitted yet")
         return self.admitted
+
+    def status(self) -> ReleaseStatus:
+        """Return where the release is, and under a parachute, which instances hold the way back."""
+        status = super().status()
+        if self.position is not Position.PARACHUTE_UP:
+            return status
+        parachute = Parachute(
+            revision=self.canary_revision,
+            instances=tuple(one.instance_id for one in self.admittance.canary),
+            otherwise=way_back(Position.RETIRING, self.reload_seconds),
+        )
+        return status.model_copy(update={"parachute": parachute})
 
     # --- waiting --------------------------------------------------------------------------------
 

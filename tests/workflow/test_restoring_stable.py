@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from tests.workflow.harness import UNJUDGED_PLAN, Harness
+from tests.workflow.harness import LOST_AFTER, UNJUDGED_PLAN, Harness
 from weightshift.contracts.identity import Cohort
 from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
 from weightshift.contracts.target import Publication, Target
@@ -17,6 +17,7 @@ from weightshift.errors import (
     StaleFence,
     WeightshiftError,
 )
+from weightshift.way_back import way_back_now
 
 
 async def test_a_stable_that_cannot_be_restored_is_tried_again_less_and_less_often(harness: Harness) -> None:
@@ -115,11 +116,20 @@ async def under_the_parachute(harness: Harness) -> None:
     await harness.until_in_real_time(parachute_is_up)
 
 
+async def cost_of_going_back(harness: Harness) -> str:
+    status = await harness.client.status(harness.service)
+    assert status.parachute is not None
+    states = await harness.registry.instances(harness.service, lost_after=LOST_AFTER)
+    return way_back_now(status.parachute, states)
+
+
 async def test_traffic_never_jumps_to_a_parachute_of_which_a_part_is_missing(harness: Harness) -> None:
     await under_the_parachute(harness)
+    assert await cost_of_going_back(harness) == "instant"
     before = len(harness.splits())
     harness.fleet.unfit.add("canary-0 v41")
     await harness.fleet.follow()
+    assert await cost_of_going_back(harness) == "reload ~1 s: canary-0 serves revision none"
     await harness.client.signal_rollback(harness.service, RollbackRequest(reason="late"))
     assert (await harness.result()).outcome is Outcome.ROLLED_BACK
     assert harness.splits()[before:] == ["100/0"], "one instance would have got the traffic of two"

@@ -31,13 +31,13 @@ from weightshift.cli.start import OPTIONS as START_OPTIONS
 from weightshift.cli.start import start
 from weightshift.contracts.release import (
     Intervention,
+    Parachute,
     ReleasePhase,
     ReleaseRecord,
     ReleaseStatus,
 )
-from weightshift.errors import (
-    TemporalUnreachable,
-)
+from weightshift.errors import TemporalUnreachable, WeightshiftError
+from weightshift.way_back import way_back_now
 
 
 def add_commands(groups: Commands) -> None:
@@ -52,11 +52,11 @@ def add_commands(groups: Commands) -> None:
         positionals=["model", "artifact"],
         options=START_OPTIONS,
     )
-    for name, handler, summary in (
-        ("status", status, "show the newest release"),
-        ("watch", watch, "follow the active release to its end, on through a hold"),
+    for name, handler, summary, options in (
+        ("status", status, "show the newest release", (*where, *REGISTRY)),
+        ("watch", watch, "follow the active release to its end, on through a hold", where),
     ):
-        add_command(commands, name, handler, summary, positionals=["model"], options=where)
+        add_command(commands, name, handler, summary, positionals=["model"], options=options)
     for name, handler, summary in (
         ("pause", pause, "stay at the current stage"),
         ("resume", resume, "go on after a pause"),
@@ -110,8 +110,20 @@ async def status(context: Context) -> int:
     """Show the newest release."""
     client = await context.connections.releases(context.arguments)
     found = await newest_status(client, context.service)
+    if found.parachute is not None:
+        found = found.model_copy(update={"way_back": await _way_back(context, found.parachute)})
     context.output.result(found, describe(found))
     return 0
+
+
+async def _way_back(context: Context, parachute: Parachute) -> str:
+    """Return what going back costs now. A rollback trusts a parachute that nobody can speak for."""
+    try:
+        async with context.connections.registry(context.arguments) as registry:
+            return way_back_now(parachute, await registry.instances(context.service))
+    except WeightshiftError as error:
+        context.output.warning(f"whether the parachute is whole is not known: {error}")
+        return "instant"
 
 
 async def watch(context: Context) -> int:

@@ -125,13 +125,25 @@ class Step(Message):
     text: str
 
 
+class Parachute(Message):
+    """The instances that hold the way back: it is instant while each of them is ready at `revision`.
+
+    `otherwise` is what going back costs when one is not.
+    """
+
+    revision: int
+    instances: tuple[str, ...]
+    otherwise: str
+
+
 class ReleaseStatus(Message):
     """The answer of the `status` query. `split` is the mesh's read-back, not an intention.
 
     `waiting_for` says what a held release needs from people; empty while it needs nothing. `judging` is the
     judge's latest word on the stage, of which the workflow knows nothing yet: the client adds it.
     `way_back_until` is when a parachute is let go; None without one. `approval_refusal` says why an approval
-    would not be counted now; empty while one would.
+    would not be counted now; empty while one would. `parachute` is who holds the way back while one is up;
+    the registry sees how its instances fare, the workflow does not.
     """
 
     release_id: str
@@ -145,6 +157,7 @@ class ReleaseStatus(Message):
     reason: str = ""
     way_back: str = "none"
     way_back_until: datetime | None = None
+    parachute: Parachute | None = None
     held: bool = False
     paused: bool = False
     waiting_for: str = ""

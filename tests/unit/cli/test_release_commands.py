@@ -7,10 +7,16 @@ from typing import Any
 import pytest
 
 from weightshift.contracts.identity import Service
-from weightshift.contracts.release import Intervention, Outcome, ReleasePhase, ReleaseRecord
+from weightshift.contracts.release import Intervention, Outcome, Parachute, ReleasePhase, ReleaseRecord
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.contracts.verdict import GateResult, GateVerdict, StageOutcome, StageVerdict
-from weightshift.errors import InvalidPlan, ReleaseActive, ReleaseTerminated, TemporalUnreachable
+from weightshift.errors import (
+    InvalidPlan,
+    RegistryUnreachable,
+    ReleaseActive,
+    ReleaseTerminated,
+    TemporalUnreachable,
+)
 
 Run = Callable[..., Any]
 SERVICE = Service(model="ranker", environment="test")
@@ -245,6 +251,21 @@ def test_a_parachute_is_shown_with_its_end(run: Run, releases: Any, make_status:
     out = run("release", "status", *IN_TEST).out
     assert f"instant, until {until.astimezone():%Y-%m-%d %H:%M:%S}" in out
     assert "rest of the parachute is skipped" in run("release", "promote", *IN_TEST).out
+
+
+def test_a_parachute_that_lost_an_instance_is_no_instant_way_back(
+    run: Run, releases: Any, registry: Any, make_status: Any
+) -> None:
+    parachute = Parachute(revision=7, instances=("canary-0",), otherwise="reload ~4 s")
+    releases.statuses = [make_status(phase=ReleasePhase.PARACHUTE, parachute=parachute)]
+    registry.answers["instances"] = ()
+    assert "reload ~4 s: canary-0 is lost" in run("release", "status", *IN_TEST).out
+    document = run("release", "status", *IN_TEST, "--json").out
+    assert json.loads(document)["way_back"] == "reload ~4 s: canary-0 is lost"
+    registry.answers["instances"] = RegistryUnreachable("it is away")
+    told = run("release", "status", *IN_TEST)
+    assert (told.code, "instant" in told.out) == (0, True)
+    assert "whether the parachute is whole is not known: it is away" in told.err
 
 
 @pytest.mark.parametrize("outcome", [Outcome.ROLLED_BACK, Outcome.REFUSED])
