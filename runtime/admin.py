@@ -1,5 +1,6 @@
 """The admin port: status, metrics and orders, every route behind a token."""
 
+import asyncio
 import hmac
 from dataclasses import asdict
 from typing import Any
@@ -51,18 +52,18 @@ def create_admin_app(instance: Instance) -> Starlette:
     """Return the application of the admin port."""
 
     async def status(_: Request) -> Response:
-        return JSONResponse(_status(instance))
+        return JSONResponse(await _status(instance))
 
     async def metrics(_: Request) -> Response:
         return Response(await instance.render_metrics(), media_type=CONTENT_TYPE_LATEST)
 
     async def reconcile(_: Request) -> Response:
         await instance.reconcile_now()
-        return JSONResponse(_status(instance), 202)
+        return JSONResponse(await _status(instance), 202)
 
     async def drain(_: Request) -> Response:
         instance.start_drain()
-        return JSONResponse(_status(instance), 202)
+        return JSONResponse(await _status(instance), 202)
 
     token, metrics_token = instance.settings.admin_token, instance.settings.metrics_token
     require_token = Middleware(
@@ -84,7 +85,8 @@ def create_admin_app(instance: Instance) -> Starlette:
     return app
 
 
-def _status(instance: Instance) -> dict[str, Any]:
+async def _status(instance: Instance) -> dict[str, Any]:
+    tiers = await asyncio.to_thread(instance.tiers)
     resident = [
         {
             **generation.describe().model_dump(mode="json"),
@@ -94,9 +96,9 @@ def _status(instance: Instance) -> dict[str, Any]:
         for generation in instance.holder.resident
     ]
     return {
-        "report": instance.report().model_dump(mode="json"),
+        "report": (await instance.current_report()).model_dump(mode="json"),
         "resident": resident,
-        "tiers": {digest: asdict(tier) for digest, tier in instance.tiers().items()},
+        "tiers": {digest: asdict(tier) for digest, tier in tiers.items()},
         "queue_length": instance.queue_length,
         "swap_mode": instance.settings.swap_mode.value,
         "paused": instance.gate.is_paused,
