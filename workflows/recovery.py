@@ -7,7 +7,7 @@ from temporalio import exceptions, workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.options import CHECK_CAPACITY, CUT, READ_MESH, ROLLBACK_STUCK, SEAL, WARM_UP
+    from activities.options import CHECK_CAPACITY, CUT, READ_MESH, ROLLBACK_STUCK, SEAL, SHIFT, WARM_UP
     from weightshift.contracts.commands import MeshWrite, PublishCommand
     from weightshift.contracts.identity import Cohort
     from weightshift.contracts.instance import CandidatePhase
@@ -26,6 +26,7 @@ _RETRY_PAUSE = timedelta(seconds=10)
 _LONGEST_RETRY_PAUSE = timedelta(minutes=5)
 _RESTORES_BACK_OFF = "attempts to restore stable are made further and further apart"
 _PARACHUTE_LOOKED_AT = "a parachute is looked at before traffic jumps to it"
+_JUMP_MAY_FAIL = "a rollback does without a parachute that the mesh does not let traffic jump to"
 _SEALS_INSIST = "a seal that the registry refuses for now is tried again, and traffic waits for it"
 _SEALED_OTHERWISE = "where the healthy artifact may not be published, its place is sealed with the candidate"
 
@@ -39,8 +40,11 @@ async def roll_back(context: ReleaseContext, reason: str, decided_at: datetime) 
     await _look_at_parachute(context)
     plan = plan_rollback(context.position)
     if plan.cut_to is not None:
-        await _cut(context, TrafficSplit.all_to(plan.cut_to))
-        _traffic_is_back(context, decided_at)
+        if await _cut_first(context, TrafficSplit.all_to(plan.cut_to)):
+            _traffic_is_back(context, decided_at)
+        else:
+            context.position = Position.RETIRING
+            plan = plan_rollback(context.position)
     await _share_out(context, reason)
     if plan.restore_stable and await _restore_stable(context, may_swap=plan.cut_to is not Cohort.STABLE):
         await _cut(context, TrafficSplit.all_to(Cohort.STABLE))
@@ -95,17 +99,38 @@ async def _share_out(context: ReleaseContext, reason: str) -> None:
         await revoke_waves(context, reason)
 
 
-async def _cut(context: ReleaseContext, split: TrafficSplit) -> None:
-    """Write a split, retrying without end; only a newer command may win."""
+async def _cut_first(context: ReleaseContext, split: TrafficSplit) -> bool:
+    """Cut to the healthy side; returns False where that is a parachute which traffic does not get to.
+
+    Its route may have lost the canary, or the mesh not answer for a minute. Traffic is on stable then, which
+    can be restored without the mesh.
+    """
+    if context.position is not Position.PARACHUTE_UP or not workflow.patched(_JUMP_MAY_FAIL):
+        await _cut(context, split)
+        return True
+    try:
+        await _cut(context, split, must_happen=False)
+    except ActivityError as error:
+        context.tell(f"traffic cannot jump to the parachute, so stable is restored: {describe(error)}")
+        return False
+    return True
+
+
+async def _cut(context: ReleaseContext, split: TrafficSplit, *, must_happen: bool = True) -> None:
+    """Write a split; only a newer command may win. Retries without end, unless it need not happen.
+
+    Raises `ActivityError` for one that need not, and does not.
+    """
+    command = MeshWrite(
+        service=context.request.service, split=split, fence=context.next_fence(), must_happen=must_happen
+    )
     try:
         state = await context.execute_to_the_end(
-            CUT,
-            MeshWrite(
-                service=context.request.service, split=split, fence=context.next_fence(), must_happen=True
-            ),
-            summary=f"rollback: stable/canary {split}",
+            CUT if must_happen else SHIFT, command, summary=f"rollback: stable/canary {split}"
         )
     except ActivityError as error:
+        if not must_happen and not _failed_with(error, StaleFence):
+            raise
         state = await context.execute_to_the_end(
             READ_MESH, context.request.service, summary="rollback: read back what a newer command does"
         )
@@ -225,6 +250,7 @@ async def _restore_stable(context: ReleaseContext, *, may_swap: bool) -> bool:
                 pause = min(2 * pause, _LONGEST_RETRY_PAUSE)
             continue
         context.left_on_stable = target.artifact_id
+        context.tell(f"stable serves {target.artifact_id} again, revision {target.revision}")
         return True
 
 

@@ -8,7 +8,7 @@
 | stable swapping, returning, retiring | the caches | freeze the split, restore stable, shift there, seal |
 | stable swapping in waves | the part of stable not granted yet | lessen the canary's share, then as above |
 | parachute up | the canary, warm at 0 % | cut to the canary, restore stable, shift there, seal both |
-| the same, but a part of it is missing by now | the caches | as for retiring |
+| the same, but a part of it is missing, or the mesh does not lead there | the caches | as for retiring |
 | the same, on a canary that is too small | the canary, for its share | its share, then as above |
 | first release of a service | nowhere | nothing to go back to |
 | taken back | where it serves | nothing left to do |

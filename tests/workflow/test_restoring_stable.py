@@ -11,9 +11,11 @@ from weightshift.contracts.identity import Cohort
 from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
 from weightshift.contracts.target import Publication, Target
 from weightshift.errors import (
+    MeshUnreachable,
     OperationConflict,
     RevisionReused,
     RollbackUnderWay,
+    RouteInvalid,
     StaleFence,
     WeightshiftError,
 )
@@ -147,6 +149,32 @@ async def test_a_parachute_that_nobody_can_speak_for_is_trusted(harness: Harness
     harness.registry.available = True
     assert (await harness.result()).outcome is Outcome.ROLLED_BACK
     assert harness.splits()[-2:] == ["0/100", "100/0"]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [RouteInvalid("0 backends are canary, not one"), MeshUnreachable()],
+    ids=lambda one: type(one).__name__,
+)
+async def test_without_a_way_to_the_parachute_stable_is_restored(
+    harness: Harness, failure: WeightshiftError
+) -> None:
+    await under_the_parachute(harness)
+    before = len(harness.splits())
+    harness.mesh.failure = failure
+    await harness.client.signal_rollback(harness.service, RollbackRequest(reason="late"))
+
+    async def restored() -> bool:
+        steps = (await harness.client.status(harness.service)).steps
+        return any("stable serves v41 again" in step.text for step in steps)
+
+    await harness.until(restored)
+    assert await harness.serves(Cohort.STABLE, "v41")
+    steps = [step.text for step in (await harness.client.status(harness.service)).steps]
+    assert any("cannot jump to the parachute, so stable is restored" in text for text in steps)
+    harness.mesh.failure = None
+    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+    assert harness.splits()[before:] == ["100/0"]
 
 
 async def test_a_rollback_that_takes_its_time_is_not_called_unanswered(
