@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from weightshift.contracts.commands import InstanceRef
 from weightshift.contracts.identity import Cohort, Service
+from weightshift.contracts.instance import CPU, InstanceReport, InstanceState
 from weightshift.contracts.manifest import ArtifactRecord
-from weightshift.contracts.release import Admission, ReleaseRecord, ReleaseRequest
+from weightshift.contracts.release import Admission, Outcome, ReleaseRecord, ReleaseRequest
 from weightshift.contracts.target import Target
-from weightshift.errors import Conflict, FeatureSchemaChanged, NoCanaryCapacity
+from weightshift.errors import CanaryDiffers, Conflict, FeatureSchemaChanged, NoCanaryCapacity
 from weightshift.way_back import is_going_back, never_promoted, promoted_last
 
 
@@ -63,6 +64,54 @@ def schema_change(request: ReleaseRequest, candidate: ArtifactRecord, stable: Ta
     if request.allow_schema_change or is_going_back(request.request_key):
         return f"{change}: callers have to be ready for it"
     raise FeatureSchemaChanged(f"{change}; add --allow-schema-change if its callers are ready")
+
+
+def unlike_canary(states: Sequence[InstanceState]) -> str | None:
+    """Return which stable instances on a GPU have no canary instance of their build and device.
+
+    None where each has one. Only there an artifact that takes a process down does so before it serves:
+    the canary dry-runs it first. On a CPU, and where an instance does not say, nothing is compared.
+    """
+    live = [state.report for state in states if not state.lost and not state.report.draining]
+    tried = {_kind(report) for report in live if report.cohort is Cohort.CANARY}
+    untried: dict[str, list[str]] = {}
+    for report in live:
+        is_on_gpu = report.device not in ("", CPU)
+        if report.cohort is Cohort.STABLE and is_on_gpu and _kind(report) not in tried:
+            untried.setdefault(_kind(report), []).append(report.instance_id)
+    if not untried:
+        return None
+    named = "; ".join(f"{', '.join(sorted(names))} ({kind})" for kind, names in sorted(untried.items()))
+    return f"no canary instance has the build and the GPU of stable's {named}"
+
+
+def check_alike(
+    request: ReleaseRequest,
+    states: Sequence[InstanceState],
+    stable: Target | None,
+    records: Sequence[ReleaseRecord],
+) -> str | None:
+    """Return what to tell where nothing would try the artifact on stable's builds and GPUs first.
+
+    Nothing serves yet before a first release, and the canary's pods may be scaled up later. Raises
+    `CanaryDiffers` unless the release goes back to what was promoted before.
+    """
+    if stable is None or request.plan.canary_replicas is not None:
+        return None
+    promoted = {record.artifact_id for record in records if record.outcome is Outcome.PROMOTED}
+    if not is_going_back(request.request_key) or request.artifact_id not in promoted:
+        require_alike(states)
+    return unlike_canary(states)
+
+
+def require_alike(states: Sequence[InstanceState]) -> None:
+    """Raise `CanaryDiffers` where `unlike_canary` finds an instance."""
+    if (problem := unlike_canary(states)) is not None:
+        raise CanaryDiffers(f"{problem}; start a canary instance like each of them, or make stable like it")
+
+
+def _kind(report: InstanceReport) -> str:
+    return f"{report.runtime_build or 'unknown build'} on {report.device}"
 
 
 def holds_lock(admission: Admission, records: Sequence[ReleaseRecord]) -> bool:

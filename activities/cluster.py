@@ -5,12 +5,13 @@ from datetime import timedelta
 
 from temporalio import activity
 
+from activities.admission_rules import require_alike
 from activities.failures import application_errors
 from activities.fleet import live_instances
 from activities.options import SCALE_DOWN, SCALE_UP
 from weightshift.cluster.base import Cluster
-from weightshift.contracts.commands import InstanceRef, ScaleDown, ScaledUp, ScaleUp
-from weightshift.contracts.identity import Cohort, Service
+from weightshift.contracts.commands import ScaleDown, ScaledUp, ScaleUp
+from weightshift.contracts.identity import Cohort
 from weightshift.registry.base import Registry
 
 
@@ -27,15 +28,22 @@ class ClusterActivities:
 
     @activity.defn(name=SCALE_UP.name)
     async def scale_up(self, command: ScaleUp) -> ScaledUp:
-        """Hold the canary's pods, and return its instances once as many of them report."""
+        """Hold the canary's pods, and return its instances once as many of them report.
+
+        Raises `CanaryDiffers` where stable has other ones and that matters.
+        """
         with application_errors():
             await self._cluster.hold(command.service, Cohort.CANARY, command.replicas, command.fence)
         while True:
             with application_errors():
-                instances = await self._live(command.service)
+                states = await self._registry.instances(command.service, lost_after=self._lost_after)
+                instances = live_instances(states, Cohort.CANARY)
                 pool = await self._cluster.pool(command.service, Cohort.CANARY)
             activity.heartbeat(f"waiting for {command.replicas} canary instances: {len(instances)} report")
             if len(instances) >= command.replicas and pool is not None and pool.ready >= command.replicas:
+                with application_errors():
+                    if command.like_stable:
+                        require_alike(states)
                 return ScaledUp(instances=instances, pool=pool)
             await asyncio.sleep(self._poll)
 
@@ -44,7 +52,3 @@ class ClusterActivities:
         """Let the canary's pods go; those that were there before the release last."""
         with application_errors():
             await self._cluster.let_go(command.service, Cohort.CANARY, command.fence, keep=command.keep)
-
-    async def _live(self, service: Service) -> tuple[InstanceRef, ...]:
-        states = await self._registry.instances(service, lost_after=self._lost_after)
-        return live_instances(states, Cohort.CANARY)

@@ -7,7 +7,13 @@ from temporalio import activity
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.admission_rules import check_instances, holds_lock, left_unfinished, schema_change
+from activities.admission_rules import (
+    check_alike,
+    check_instances,
+    holds_lock,
+    left_unfinished,
+    schema_change,
+)
 from activities.approvals import ApprovalActivities
 from activities.evidence import record_evidence
 from activities.failures import application_errors
@@ -64,10 +70,10 @@ class RegistryActivities:
     async def admit(self, admission: Admission) -> Admittance:
         """Take the release lock, also from a release whose workflow has ended without freeing it.
 
-        Before, raises `NoCanaryCapacity`, `FeatureSchemaChanged`, `UnknownApproval`, `ApprovalInvalid`,
-        `Conflict` where stable was left with what was never promoted, and `InvalidPlan` for a plan that
-        cannot be carried out; then `ReleaseActive` while a running release holds the lock. A repeat of an
-        attempt that took the lock raises none of them: nobody would free it.
+        Before, raises `NoCanaryCapacity`, `CanaryDiffers`, `FeatureSchemaChanged`, `UnknownApproval`,
+        `ApprovalInvalid`, `Conflict` where stable was left with what was never promoted, and `InvalidPlan`
+        for a plan that cannot be carried out; then `ReleaseActive` while a running release holds the lock.
+        A repeat of an attempt that took the lock raises none of them: nobody would free it.
         """
         with application_errors():
             service = admission.request.service
@@ -102,14 +108,16 @@ class RegistryActivities:
     async def _check_plan(self, request: ReleaseRequest, states: Sequence[InstanceState]) -> tuple[str, ...]:
         """Return what is worth telling of a plan that may start.
 
-        Raises `InvalidPlan`, `FeatureSchemaChanged`, `Conflict`.
+        Raises `InvalidPlan`, `CanaryDiffers`, `FeatureSchemaChanged`, `Conflict`.
         """
         targets = await self._registry.targets(request.service)
         candidate = await self._registry.artifact(request.service.model, request.artifact_id)
         change = schema_change(request, candidate, targets.stable)
-        remarks = await self._checks.remarks(request, targets, states)
-        remarks = remarks if change is None else (change, *remarks)
-        left = left_unfinished(request, await self._registry.releases(request.service), targets.stable)
+        records = await self._registry.releases(request.service)
+        unlike = check_alike(request, states, targets.stable, records)
+        told = tuple(remark for remark in (change, unlike) if remark is not None)
+        remarks = told + await self._checks.remarks(request, targets, states)
+        left = left_unfinished(request, records, targets.stable)
         if left is None:
             return remarks
         healthy = await self._registry.artifact(request.service.model, left.healthy)

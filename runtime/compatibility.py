@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from weightshift.contracts.instance import CPU
 from weightshift.contracts.manifest import Requirements
 from weightshift.errors import IncompatibleModel
 
@@ -18,7 +19,14 @@ _DRIVER_VERSION = re.compile(r"Kernel Module(?:\s+for\s+\S+)?\s+(\d+(?:\.\d+)+)"
 @cache
 def runtime_build() -> str:
     """Return the name of this build: what has to be equal for two instances to behave alike."""
-    return f"weightshift-{version('weightshift')}+torch-{torch.__version__}"
+    cuda = f"+cuda-{torch.version.cuda}" if torch.version.cuda else ""
+    return f"weightshift-{version('weightshift')}+torch-{torch.__version__}{cuda}"
+
+
+@cache
+def device_model(device: str) -> str:
+    """Return what a device is called by its maker, by which instances with other ones are told apart."""
+    return torch.cuda.get_device_name() if device == "cuda" else CPU
 
 
 def check_requirements(requires: Requirements | None) -> None:

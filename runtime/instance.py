@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from runtime.admission import Admission
 from runtime.backoff import Backoff
 from runtime.cleanup import CleanupWorker
-from runtime.compatibility import runtime_build
+from runtime.compatibility import device_model, runtime_build
 from runtime.device_health import DeviceHealth
 from runtime.execution import Executor
 from runtime.generation_holder import Generation, GenerationHolder
@@ -114,6 +114,7 @@ class Instance:
             ready=self.is_ready,
             draining=self.admission.is_draining,
             runtime_build=runtime_build(),
+            device=device_model(self.settings.device),
             insecure_unsigned=self._supply.allows_unsigned,
             feature_schema=current.loaded.feature_schema if current else "",
             memory_used_bytes=memory.used if memory else None,

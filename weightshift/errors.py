@@ -72,6 +72,10 @@ class NoCanaryCapacity(InvalidInput):
     """No canary instance reports to the registry, so nothing could be tried."""
 
 
+class CanaryDiffers(InvalidInput):
+    """A stable instance on a GPU has no canary instance of its build and device."""
+
+
 class FeatureSchemaChanged(InvalidInput):
     """The artifact takes other requests than the one that serves."""
 

@@ -6,6 +6,7 @@ from temporalio.exceptions import ActivityError
 with workflow.unsafe.imports_passed_through():
     from activities.options import SCALE_DOWN, SCALE_UP
     from weightshift.contracts.commands import ScaleDown, ScaleUp
+    from weightshift.way_back import is_going_back
     from workflows.context import ReleaseContext
 
 
@@ -16,7 +17,12 @@ async def scale_up(context: ReleaseContext) -> None:
         return
     context.kept_pods = tuple(instance.instance_id for instance in context.admittance.canary)
     context.pods_held = True
-    command = ScaleUp(service=context.request.service, replicas=replicas, fence=context.next_fence())
+    command = ScaleUp(
+        service=context.request.service,
+        replicas=replicas,
+        fence=context.next_fence(),
+        like_stable=_has_to_be_tried(context),
+    )
     scaled = await context.execute(
         SCALE_UP,
         command,
@@ -25,6 +31,11 @@ async def scale_up(context: ReleaseContext) -> None:
     )
     context.admitted = context.admittance.model_copy(update={"canary": scaled.instances})
     context.tell(f"canary scaled: {scaled.pool}")
+
+
+def _has_to_be_tried(context: ReleaseContext) -> bool:
+    """Whether something serves that the artifact has not served on before; see `check_alike`."""
+    return context.admittance.targets.stable is not None and not is_going_back(context.request.request_key)
 
 
 async def scale_down(context: ReleaseContext) -> None:

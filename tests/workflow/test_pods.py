@@ -12,6 +12,7 @@ from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.release import Outcome, RollbackRequest
 from weightshift.contracts.verdict import StageOutcome
 from weightshift.errors import KubernetesUnreachable, NoCanaryCapacity, ScaleRefused
+from weightshift.way_back import going_back_key
 
 FOUR = FAST_PLAN.model_copy(update={"canary_replicas": 4})
 
@@ -77,6 +78,21 @@ async def test_a_canary_without_any_pod_can_be_released_to() -> None:
                 await harness.client.wait(harness.service, on_status=lambda status: None)
             assert (await harness.release("v41", FOUR)).outcome is Outcome.PROMOTED
             assert harness.followed.pods[Cohort.CANARY] == 0
+
+
+async def test_pods_that_are_not_like_stable_take_no_release_but_a_way_back(
+    harness: ClusterHarness,
+) -> None:
+    assert (await harness.release("v42", FOUR)).outcome is Outcome.PROMOTED
+    harness.fleet.devices = {f"stable-{number}": "NVIDIA H200" for number in range(2)}
+    await harness.until_in_real_time(harness.fleet.has_reported)
+    refused = await harness.release("v43", FOUR)
+    assert refused.outcome is Outcome.REFUSED
+    assert "stable-0, stable-1 (unknown build on NVIDIA H200)" in refused.reason
+    assert harness.followed.pods[Cohort.CANARY] == 2
+    back = harness.request("v41", FOUR).model_copy(update={"request_key": going_back_key("R0")})
+    await harness.client.start(back)
+    assert (await harness.result()).outcome is Outcome.PROMOTED
 
 
 async def test_pods_go_back_after_a_rollback_too(harness: ClusterHarness) -> None:

@@ -54,6 +54,7 @@ class SimulatedFleet:
         self.unfit: set[str] = set()
         self.stuck: set[str] = set()
         self.capacities: dict[str, float] = {}
+        self.devices: dict[str, str] = {}
         self.served: list[tuple[str, int, str]] = []
         self._taken: dict[str, Target] = {}
 
@@ -85,8 +86,12 @@ class SimulatedFleet:
     async def has_reported(self) -> bool:
         """Whether the registry knows every instance as it is now."""
         states = await self._registry.instances(self._service, lost_after=timedelta(hours=1))
-        known = {state.report.instance_id: state.report.servable_capacity for state in states}
-        return all(known[name] == self.capacities.get(name, 1.0) for _, name in self._instances)
+        reports = {state.report.instance_id: state.report for state in states}
+        return all(
+            (reports[name].servable_capacity, reports[name].device)
+            == (self.capacities.get(name, 1.0), self.devices.get(name, ""))
+            for _, name in self._instances
+        )
 
     def _report(self, cohort: Cohort, instance_id: str, target: Target | None) -> InstanceReport:
         base = InstanceReport(
@@ -96,6 +101,7 @@ class SimulatedFleet:
             cohort=cohort,
             ready=True,
             servable_capacity=self.capacities.get(instance_id, 1.0),
+            device=self.devices.get(instance_id, ""),
         )
         if target is None:
             return base.model_copy(update={"ready": False})

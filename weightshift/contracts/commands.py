@@ -113,11 +113,15 @@ class Capacity(Message):
 
 
 class ScaleUp(Message):
-    """Have at least so many canary pods, and wait until as many instances report."""
+    """Have at least so many canary pods, and wait until as many instances report.
+
+    With `like_stable` there must be one then of each build and GPU that stable has.
+    """
 
     service: Service
     replicas: int
     fence: Fence
+    like_stable: bool = False
 
 
 class ScaledUp(Message):

@@ -7,6 +7,9 @@ from pydantic import Field
 from weightshift.contracts.base import Count, Measure, Message, Name, ReportedText
 from weightshift.contracts.identity import Cohort, Service
 
+CPU = "cpu"
+"""The `device` of an instance that computes on no other one."""
+
 
 class CandidatePhase(StrEnum):
     """The steps a candidate goes through on an instance, in this order; `failed` ends anywhere."""
@@ -74,6 +77,7 @@ class InstanceReport(Message):
     `insecure_unsigned` says that it loads artifacts whose signatures nobody checks.
     `servable_capacity` is relative to other instances of the service; memory is that of the device the
     model runs on; `feature_schema` is the one requests must follow now, empty while nothing serves.
+    `device` is the model of what it computes on, such as `NVIDIA H200`; empty where it does not say.
     """
 
     instance_id: Name
@@ -91,6 +95,7 @@ class InstanceReport(Message):
     memory_used_bytes: Count | None = None
     memory_limit_bytes: Count | None = None
     insecure_unsigned: bool = False
+    device: ReportedText = ""
 
 
 class InstanceState(Message):

@@ -1,13 +1,16 @@
 """Who may be admitted."""
 
+from datetime import UTC, datetime
+
 import pytest
 
-from activities.admission_rules import schema_change
+from activities.admission_rules import check_alike, require_alike, schema_change, unlike_canary
 from weightshift.contracts.identity import Cohort, Service
+from weightshift.contracts.instance import InstanceReport, InstanceState
 from weightshift.contracts.manifest import ArtifactRecord
-from weightshift.contracts.release import ReleaseRequest
+from weightshift.contracts.release import Outcome, ReleaseRecord, ReleaseRequest
 from weightshift.contracts.target import Target
-from weightshift.errors import FeatureSchemaChanged
+from weightshift.errors import CanaryDiffers, FeatureSchemaChanged
 from weightshift.way_back import going_back_key
 
 SERVICE = Service(model="ranker", environment="prod")
@@ -52,3 +55,99 @@ def test_another_schema_is_told_where_callers_are_ready_or_know_it(said: dict[st
     told = schema_change(REQUEST.model_copy(update=said), candidate("ranker-v2"), STABLE)
     assert told is not None
     assert told.endswith("callers have to be ready for it")
+
+
+H200 = "NVIDIA H200"
+RECORDS = tuple(
+    ReleaseRecord(
+        release_id=f"R-{artifact_id}",
+        service=SERVICE,
+        artifact_id=artifact_id,
+        operator="ci",
+        epoch=1,
+        outcome=outcome,
+        started_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    for artifact_id, outcome in (
+        ("v41", Outcome.PROMOTED),
+        ("v40", Outcome.PROMOTED),
+        ("v39", Outcome.ROLLED_BACK),
+    )
+)
+
+
+def instance(
+    name: str, device: str = H200, build: str = "b1", *, lost: bool = False, draining: bool = False
+) -> InstanceState:
+    report = InstanceReport(
+        instance_id=name,
+        boot_id="1",
+        service=SERVICE,
+        cohort=Cohort(name.partition("-")[0]),
+        device=device,
+        runtime_build=build,
+        draining=draining,
+    )
+    return InstanceState(report=report, age_seconds=0, lost=lost)
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        [instance("stable-0"), instance("canary-0")],
+        [instance("stable-0"), instance("canary-0", "NVIDIA L4"), instance("canary-1")],
+        [instance("stable-0"), instance("stable-1", "cpu"), instance("canary-0")],
+        [instance("stable-0", "cpu", "b1"), instance("canary-0", "cpu", "b2")],
+        [instance("stable-0", ""), instance("canary-0")],
+        [instance("stable-0", "NVIDIA L4", lost=True), instance("canary-0")],
+        [instance("stable-0", "NVIDIA L4", draining=True), instance("canary-0")],
+    ],
+    ids=["alike", "two canaries", "a CPU too", "CPUs", "unknown", "lost", "draining"],
+)
+def test_what_the_canary_tries_as_stable_would_is_admitted(states: list[InstanceState]) -> None:
+    assert check_alike(REQUEST, states, STABLE, RECORDS) is None
+    require_alike(states)
+
+
+@pytest.mark.parametrize(
+    "canary",
+    [
+        [instance("canary-0", "NVIDIA L4")],
+        [instance("canary-0", build="b2")],
+        [instance("canary-0", "NVIDIA L4"), instance("canary-1", build="b2")],
+        [instance("canary-0", lost=True), instance("canary-1", "cpu")],
+        [instance("canary-0", "")],
+    ],
+    ids=["another GPU", "another build", "both, but not together", "lost", "unknown"],
+)
+def test_a_gpu_that_no_canary_instance_has_is_refused_by_the_names_of_its_instances(
+    canary: list[InstanceState],
+) -> None:
+    states = [instance("stable-1"), instance("stable-0"), *canary]
+    with pytest.raises(
+        CanaryDiffers, match=r"stable's stable-0, stable-1 \(b1 on NVIDIA H200\); start a canary"
+    ):
+        check_alike(REQUEST, states, STABLE, RECORDS)
+
+
+def test_every_kind_of_stable_needs_a_canary_instance() -> None:
+    states = [instance("stable-0"), instance("stable-1", "NVIDIA L4"), instance("canary-0")]
+    found = unlike_canary(states)
+    assert found is not None
+    assert "stable-1 (b1 on NVIDIA L4)" in found
+    assert "stable-0" not in found
+
+
+def test_neither_a_first_release_nor_one_that_goes_back_is_refused() -> None:
+    states = [instance("stable-0"), instance("canary-0", "NVIDIA L4")]
+    assert check_alike(REQUEST, states, None, ()) is None
+    back = REQUEST.model_copy(update={"request_key": going_back_key("R0"), "artifact_id": "v40"})
+    assert "stable-0" in (check_alike(back, states, STABLE, RECORDS) or "")
+    elsewhere = back.model_copy(update={"artifact_id": "v39"})
+    with pytest.raises(CanaryDiffers):
+        check_alike(elsewhere, states, STABLE, RECORDS)
+
+
+def test_pods_that_are_not_there_yet_are_compared_later() -> None:
+    plan = REQUEST.plan.model_copy(update={"canary_replicas": 2})
+    assert check_alike(REQUEST.model_copy(update={"plan": plan}), [instance("stable-0")], STABLE, ()) is None
