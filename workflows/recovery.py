@@ -19,7 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.context import ReleaseContext, wait_out
     from workflows.forward import fleet_wait, whole_canary
     from workflows.notices import notify
-    from workflows.rollback import Position, canary_share, plan_rollback
+    from workflows.rollback import PARACHUTES, Position, canary_share, plan_rollback
     from workflows.waves import granted_share, revoke_waves
 
 _RETRY_PAUSE = timedelta(seconds=10)
@@ -40,7 +40,7 @@ async def roll_back(context: ReleaseContext, reason: str, decided_at: datetime) 
     await _look_at_parachute(context)
     plan = plan_rollback(context.position)
     if plan.cut_to is not None:
-        if await _cut_first(context, TrafficSplit.all_to(plan.cut_to)):
+        if await _cut_at_once(context, TrafficSplit.all_to(plan.cut_to)):
             _traffic_is_back(context, decided_at)
         else:
             context.position = Position.RETIRING
@@ -77,7 +77,7 @@ async def _look_at_parachute(context: ReleaseContext) -> None:
 
     It was whole when it was packed, perhaps days ago. Where nobody can say how it is now it is trusted.
     """
-    if context.position is not Position.PARACHUTE_UP or not workflow.patched(_PARACHUTE_LOOKED_AT):
+    if context.position not in PARACHUTES or not workflow.patched(_PARACHUTE_LOOKED_AT):
         return
     capacity = await context.glance(
         CHECK_CAPACITY,
@@ -94,18 +94,18 @@ async def _share_out(context: ReleaseContext, reason: str) -> None:
     granted = granted_share(context.granted, context.admittance.stable)
     share = canary_share(context.position, context.request.plan, granted=granted)
     if share is not None:
-        await _cut(context, context.request.plan.split(share))
+        await _cut_at_once(context, context.request.plan.split(share))
     if context.position is Position.STABLE_IN_WAVES:
         await revoke_waves(context, reason)
 
 
-async def _cut_first(context: ReleaseContext, split: TrafficSplit) -> bool:
-    """Cut to the healthy side; returns False where that is a parachute which traffic does not get to.
+async def _cut_at_once(context: ReleaseContext, split: TrafficSplit) -> bool:
+    """Cut before anything is restored; returns False where a parachute is up and traffic does not get to it.
 
     Its route may have lost the canary, or the mesh not answer for a minute. Traffic is on stable then, which
     can be restored without the mesh.
     """
-    if context.position is not Position.PARACHUTE_UP or not workflow.patched(_JUMP_MAY_FAIL):
+    if context.position not in PARACHUTES or not workflow.patched(_JUMP_MAY_FAIL):
         await _cut(context, split)
         return True
     try:

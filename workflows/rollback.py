@@ -8,8 +8,8 @@
 | stable swapping, returning, retiring | the caches | freeze the split, restore stable, shift there, seal |
 | stable swapping in waves | the part of stable not granted yet | lessen the canary's share, then as above |
 | parachute up | the canary, warm at 0 % | cut to the canary, restore stable, shift there, seal both |
-| the same, but a part of it is missing, or the mesh does not lead there | the caches | as for retiring |
-| the same, on a canary that is too small | the canary, for its share | its share, then as above |
+| the same, on a canary that is too small | the canary, for its share | its share, then as for retiring |
+| either, but a part of it is missing, or the mesh does not lead there | the caches | as for retiring |
 | first release of a service | nowhere | nothing to go back to |
 | taken back | where it serves | nothing left to do |
 """
@@ -51,6 +51,9 @@ class RollbackPlan:
     restore_stable: bool
     seal_canary: bool
 
+
+PARACHUTES = (Position.PARACHUTE_UP, Position.SMALL_PARACHUTE_UP)
+"""Where traffic may jump to the canary, which holds the healthy artifact."""
 
 _NOTHING = RollbackPlan(cut_to=None, restore_stable=False, seal_canary=False)
 _STABLE_IS_HEALTHY = RollbackPlan(cut_to=Cohort.STABLE, restore_stable=False, seal_canary=True)

@@ -10,6 +10,7 @@ from weightshift.contracts.identity import Cohort
 from weightshift.contracts.plan import OnPartial, Plan
 from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
 from weightshift.contracts.verdict import StageOutcome
+from weightshift.errors import RouteInvalid
 
 SHED = IN_PLACE.model_copy(update={"on_partial": OnPartial.SHED})
 
@@ -154,6 +155,17 @@ async def test_traffic_moves_while_the_registry_is_away(harness: Harness) -> Non
     assert (await harness.result()).outcome is Outcome.ROLLED_BACK
 
 
+async def under_a_small_parachute(harness: Harness, plan: Plan) -> None:
+    await harness.start("v42", plan.model_copy(update={"window": timedelta(), "max_window": timedelta()}))
+
+    async def parachute_is_up() -> bool:
+        handle = harness.environment.client.get_workflow_handle(harness.service.workflow_id)
+        events = [event async for event in handle.fetch_history_events()]
+        return await harness.is_in(ReleasePhase.PARACHUTE) and has_open_timer(events)
+
+    await harness.until_in_real_time(parachute_is_up)
+
+
 @pytest.mark.parametrize(
     ("plan", "splits"),
     [(IN_PLACE, ["60/40", "100/0"]), (SHED, ["0/100", "100/0"])],
@@ -162,16 +174,34 @@ async def test_traffic_moves_while_the_registry_is_away(harness: Harness) -> Non
 async def test_a_small_parachute_takes_what_it_can_carry(
     harness: Harness, plan: Plan, splits: list[str]
 ) -> None:
-    at_once = plan.model_copy(update={"window": timedelta(), "max_window": timedelta()})
-    await harness.start("v42", at_once)
-
-    async def parachute_is_up() -> bool:
-        handle = harness.environment.client.get_workflow_handle(harness.service.workflow_id)
-        events = [event async for event in handle.fetch_history_events()]
-        return await harness.is_in(ReleasePhase.PARACHUTE) and has_open_timer(events)
-
-    await harness.until_in_real_time(parachute_is_up)
+    await under_a_small_parachute(harness, plan)
     await harness.client.rollback(harness.service, RollbackRequest(reason="late"))
     assert (await harness.result()).outcome is Outcome.ROLLED_BACK
     assert harness.splits()[-2:] == splits
     assert await harness.serves(Cohort.STABLE, "v41")
+
+
+async def test_a_small_parachute_of_which_a_part_is_missing_takes_nothing(harness: Harness) -> None:
+    await under_a_small_parachute(harness, IN_PLACE)
+    before = len(harness.splits())
+    harness.fleet.unfit.add("canary-0 v41")
+    await harness.fleet.follow()
+    await harness.client.signal_rollback(harness.service, RollbackRequest(reason="late"))
+    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+    assert harness.splits()[before:] == ["100/0"]
+
+
+async def test_a_small_parachute_that_the_mesh_does_not_lead_to_keeps_no_rollback(harness: Harness) -> None:
+    await under_a_small_parachute(harness, IN_PLACE)
+    before = len(harness.splits())
+    harness.mesh.failure = RouteInvalid("0 backends are canary, not one")
+    await harness.client.signal_rollback(harness.service, RollbackRequest(reason="late"))
+
+    async def stable_is_restored() -> bool:
+        steps = (await harness.client.status(harness.service)).steps
+        return "stable serves v41 again" in steps[-1].text
+
+    await harness.until_in_real_time(stable_is_restored)
+    harness.mesh.failure = None
+    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+    assert harness.splits()[before:] == ["100/0"]
