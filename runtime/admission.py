@@ -19,6 +19,11 @@ class Admission:
         self._idle = asyncio.Event()
         self._idle.set()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is in progress now; any thread may ask."""
+        return self._active > 0
+
     def enter(self) -> None:
         """Begin a request. Raises `NotServing` once closed."""
         if self._is_closed:

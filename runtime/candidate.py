@@ -21,8 +21,8 @@ from weightshift.errors import (
 class CandidateTracker:
     """Where one attempt at a target stands. Written by the loading thread, read by reports.
 
-    `superseded` tells whether a newer target has arrived; `changed` is called at every phase change;
-    `last_error` ended the attempt before.
+    `superseded` tells whether a newer target has arrived, `is_busy` whether requests are in progress;
+    `changed` is called at every phase change; `last_error` ended the attempt before.
     """
 
     def __init__(
@@ -31,6 +31,7 @@ class CandidateTracker:
         target: Target,
         attempt: int,
         superseded: Callable[[], bool],
+        is_busy: Callable[[], bool],
         changed: Callable[[], None],
         phase_ended: Callable[[str, float], None],
         last_error: InstanceError | None = None,
@@ -38,6 +39,7 @@ class CandidateTracker:
         self._target = target
         self._attempt = attempt
         self._superseded = superseded
+        self._is_busy = is_busy
         self._changed = changed
         self._phase_ended = phase_ended
         self._phase = CandidatePhase.WAITING
@@ -73,7 +75,7 @@ class CandidateTracker:
 
     def checkpoint(self) -> None:
         """Let requests go first for a moment. Raises `Superseded` if a newer target has arrived."""
-        give_way()
+        give_way(self._is_busy)
         if self._superseded():
             raise Superseded
 

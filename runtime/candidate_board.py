@@ -11,12 +11,20 @@ from weightshift.errors import AuthorisationInvalid
 class CandidateBoard:
     """The latest attempt at a target that is followed, and the latest target that is not.
 
-    `changed` is called at every change of a phase, `phase_ended` with the seconds of every phase.
+    `changed` is called at every change of a phase, `phase_ended` with the seconds of every phase; `is_busy`
+    tells whether requests are in progress, for which attempts stand back.
     """
 
-    def __init__(self, *, changed: Callable[[], None], phase_ended: Callable[[str, float], None]) -> None:
+    def __init__(
+        self,
+        *,
+        changed: Callable[[], None],
+        phase_ended: Callable[[str, float], None],
+        is_busy: Callable[[], bool],
+    ) -> None:
         self._changed = changed
         self._phase_ended = phase_ended
+        self._is_busy = is_busy
         self._latest: CandidateTracker | None = None
         self._refused: CandidateTracker | None = None
 
@@ -62,6 +70,7 @@ class CandidateBoard:
             target=target,
             attempt=number,
             superseded=superseded,
+            is_busy=self._is_busy,
             changed=self._changed,
             phase_ended=self._phase_ended,
             last_error=last_error,

@@ -142,7 +142,7 @@ class CandidatePreparer:
     ) -> LoadedModel:
         tracker.enter(CandidatePhase.VERIFYING)
         started = time.monotonic()
-        verified = verify(cached, target=target)
+        verified = verify(cached, target=target, checkpoint=tracker.checkpoint)
         tracker.enter(CandidatePhase.LOADING)
         if self._takes_place(serving, verified.tensor_specs):
             staged = stage(

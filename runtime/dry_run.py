@@ -1,6 +1,6 @@
 """A candidate's representative requests, before it may answer anybody else's."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import cycle, islice
 from math import isfinite
 
@@ -28,11 +28,12 @@ def dry_run(loaded: LoadedModel, *, checkpoint: Callable[[], None] = lambda: Non
     """
     try:
         _check_types(loaded.architecture)
+        samples = loaded.architecture.samples(loaded.resources)
         for batch_size in loaded.architecture.batch_sizes:
-            _run_batch(loaded, batch_size, checkpoint)
+            _run_batches(loaded, samples, batch_size, checkpoint)
         checkpoint()
         if isinstance(loaded.architecture, StreamingArchitecture):
-            _run_sessions(loaded, loaded.architecture, checkpoint)
+            _run_sessions(loaded, loaded.architecture, samples, checkpoint)
         checkpoint()
     except (DryRunFailed, Superseded, SwapTooSlow):
         raise
@@ -56,10 +57,13 @@ def _check_types(architecture: Architecture) -> None:
 
 
 def _run_sessions(
-    loaded: LoadedModel, architecture: StreamingArchitecture, checkpoint: Callable[[], None]
+    loaded: LoadedModel,
+    architecture: StreamingArchitecture,
+    samples: Sequence[Sample],
+    checkpoint: Callable[[], None],
 ) -> None:
     """Stream every sample to its end."""
-    for sample in loaded.architecture.samples(loaded.resources):
+    for sample in samples:
         checkpoint()
         prompt = architecture.read_prompt(sample.body, loaded.resources)
         with torch.inference_mode():
@@ -73,25 +77,32 @@ def _run_sessions(
         architecture.close(state)
 
 
-def _run_batch(loaded: LoadedModel, batch_size: int, checkpoint: Callable[[], None]) -> None:
-    architecture = loaded.architecture
-    samples = architecture.samples(loaded.resources)
-    # At batch 1 every sample has its turn alone; otherwise they are repeated to fill the batch.
-    batches = (
-        [[sample] for sample in samples] if batch_size == 1 else [list(islice(cycle(samples), batch_size))]
-    )
-    for batch in batches:
-        rows = []
-        for sample in batch:
-            checkpoint()
-            part = architecture.preprocess(sample.body, loaded.resources)
-            _check_spec(part, len(part), architecture.inputs[0])
-            rows.append(part)
+def _run_batches(
+    loaded: LoadedModel, samples: Sequence[Sample], batch_size: int, checkpoint: Callable[[], None]
+) -> None:
+    """At batch 1 every sample has its turn alone; otherwise they are repeated to fill the batch."""
+    prepared = []
+    for sample in samples:
         checkpoint()
-        for sample, part, out in zip(batch, rows, forward(loaded, rows), strict=True):
-            checkpoint()
-            _check_spec(out, len(part), architecture.outputs[0])
-            _check_output(loaded, sample, out)
+        rows = loaded.architecture.preprocess(sample.body, loaded.resources)
+        _check_spec(rows, len(rows), loaded.architecture.inputs[0])
+        prepared.append((sample, rows))
+    if batch_size == 1:
+        for one in prepared:
+            _run_batch(loaded, [one], checkpoint)
+    else:
+        _run_batch(loaded, list(islice(cycle(prepared), batch_size)), checkpoint)
+
+
+def _run_batch(
+    loaded: LoadedModel, batch: Sequence[tuple[Sample, Tensor]], checkpoint: Callable[[], None]
+) -> None:
+    checkpoint()
+    outputs = forward(loaded, [rows for _, rows in batch])
+    for (sample, rows), out in zip(batch, outputs, strict=True):
+        checkpoint()
+        _check_spec(out, len(rows), loaded.architecture.outputs[0])
+        _check_output(loaded, sample, out)
 
 
 def _check_spec(tensor: Tensor, rows: int, spec: TensorSpec) -> None:

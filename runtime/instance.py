@@ -9,6 +9,7 @@ from queue import SimpleQueue
 
 from runtime.admission import Admission
 from runtime.backoff import Backoff
+from runtime.candidate_board import CandidateBoard
 from runtime.cleanup import CleanupWorker
 from runtime.compatibility import device_model, runtime_build
 from runtime.device_health import DeviceHealth
@@ -73,7 +74,9 @@ class Instance:
         """Whether traffic may be sent here."""
         is_serving = self._reconciler.is_settled and self.holder.can_serve
         is_fit = not (self._health.is_lost or self._health.rests)
-        return is_serving and is_fit and not self.admission.is_draining
+        # A swap gives up at its limit and then puts the previous weights back, unless a model hangs.
+        is_held = self.gate.lasts > 2 * self.settings.pause_limit
+        return is_serving and is_fit and not is_held and not self.admission.is_draining
 
     @property
     def queue_length(self) -> int:
@@ -84,11 +87,14 @@ class Instance:
     def is_live(self) -> bool:
         """Whether this process can still recover by itself; if not, it should be restarted.
 
-        Safe from any thread: an event loop that has not turned for long is one reason.
+        Safe from any thread: an event loop that has not turned for long is one reason, a swap in place
+        that does not end another.
         """
-        is_turning = time.monotonic() - self.process.turned_at < self.settings.stall_limit
+        stall_limit = self.settings.stall_limit
+        is_turning = time.monotonic() - self.process.turned_at < stall_limit
+        is_moving = self.gate.lasts < self.settings.pause_limit + stall_limit
         are_alive = self.executor.is_alive and self.sessions.is_alive
-        return is_turning and are_alive and not self._has_failed and not self._health.is_lost
+        return is_turning and is_moving and are_alive and not self._has_failed and not self._health.is_lost
 
     def start(self) -> None:
         """Begin to follow the registry and to report to it."""
@@ -210,8 +216,12 @@ class Instance:
         return Reconciler(
             settings=settings,
             holder=self.holder,
-            state=self._supply.target_state,
-            preparer=self._supply.preparer,
+            supply=self._supply,
+            board=CandidateBoard(
+                changed=self._reporter.progressed,
+                phase_ended=self.metrics.phase_ended,
+                is_busy=lambda: self.admission.is_busy,
+            ),
             metrics=self.metrics,
             swapper=InPlaceSwapper(
                 holder=self.holder,
@@ -219,6 +229,7 @@ class Instance:
                 sessions=self.sessions,
                 health=self._health,
                 limit=settings.pause_limit,
+                phase_ended=self.metrics.phase_ended,
             ),
             reader=TargetReader(
                 client=self._client,

@@ -52,23 +52,29 @@ class VerifiedArtifact:
         return {entry.name: (entry.dtype, entry.shape) for entry in self.header.entries}
 
 
-def verify(cached: CachedArtifact, *, target: Target) -> VerifiedArtifact:
+def verify(
+    cached: CachedArtifact, *, target: Target, checkpoint: Callable[[], None] = lambda: None
+) -> VerifiedArtifact:
     """Check everything that can be known without the tensors' bytes.
 
-    Raises `UnsafeArtifact`, `IncompatibleModel`, `DigestMismatch`.
+    `checkpoint` is called between steps and may raise to stop. Raises `UnsafeArtifact`, `IncompatibleModel`,
+    `DigestMismatch`.
     """
     manifest = cached.manifest
     architecture, resources = check_fit(manifest, target=target, read=lambda _, file: cached.read_file(file))
+    checkpoint()
     weights = _weights_file(manifest)
     descriptor = cached.open_file(weights)
     try:
         header = _READERS[manifest.runtime](descriptor)
     finally:
         os.close(descriptor)
+    checkpoint()
     found = {entry.name: (entry.dtype, entry.shape) for entry in header.entries}
-    if manifest.tensors is not None and found != _declared(manifest.tensors):
+    if manifest.tensors is None:
+        _check_tensors(found, _build(architecture, resources), architecture.tied)
+    elif found != _declared(manifest.tensors):
         raise IncompatibleModel(f"{weights.path} holds other tensors than the manifest lists; push it again.")
-    _check_tensors(found, _build(architecture, resources), architecture.tied)
     return VerifiedArtifact(cached, architecture, resources, weights, header)
 
 
@@ -111,7 +117,8 @@ def load(
     )
     check_budget(need, device=device)
     host = _read(verified, checkpoint, pinned=device == "cuda")
-    return _loaded(verified, host if device == "cpu" else copy_to_device(host, device, checkpoint), device)
+    memory = host if device == "cpu" else copy_to_device(host, device, checkpoint)
+    return _loaded(verified, memory, device, checkpoint)
 
 
 def stage(
@@ -122,7 +129,8 @@ def stage(
     Raises as `load`; the host must have room for these weights and for a copy of those that serve.
     """
     check_budget(MemoryNeed(weights=2 * weights_bytes(verified), margin=memory_margin), device="cpu")
-    loaded = _loaded(verified, _read(verified, checkpoint, pinned=device == "cuda"), device)
+    host = _read(verified, checkpoint, pinned=device == "cuda")
+    loaded = _loaded(verified, host, device, checkpoint)
     loaded.is_staged = True
     return loaded
 
@@ -137,10 +145,14 @@ def tensor_specs(tensors: Mapping[str, Tensor]) -> TensorSpecs:
     return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
-def _loaded(verified: VerifiedArtifact, memory: Tensor, device: str) -> LoadedModel:
+def _loaded(
+    verified: VerifiedArtifact, memory: Tensor, device: str, checkpoint: Callable[[], None]
+) -> LoadedModel:
     tensors = _views(memory, verified.header.entries)
     for name, tensor in tensors.items():
+        checkpoint()
         _check_finite(name, tensor)
+    checkpoint()
     return LoadedModel(
         manifest_sha256=verified.cached.digest,
         feature_schema=verified.architecture.feature_schema,

@@ -4,14 +4,17 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import torch
 
 # Half the share of a serving thread: on a full machine a load still comes through, or no rollback would.
 _NICENESS = 3
 _SWITCH_SECONDS = 0.0005
-_TURN_SECONDS = 0.001
-_PAUSE_SECONDS = 0.001
+_TURN_SECONDS = 0.0005
+_PAUSE_SECONDS = 0.00025
+# On a full machine a load still has a fifth of a core.
+_LONGEST_PAUSE_SECONDS = 0.002
 
 _own = threading.local()
 
@@ -33,13 +36,19 @@ def switch_threads_quickly() -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
 
 
-def give_way() -> None:
-    """Stand back for a millisecond, if the calling thread has computed for one since it last did.
+def give_way(is_busy: Callable[[], bool]) -> None:
+    """Stand back for a moment, and then while `is_busy` tells of requests in progress, up to 2 milliseconds.
 
-    A request that shares a core with a load then waits for one short turn of it, and not for all of it:
-    neither a low priority nor the interpreter's switching keeps them apart, since a forward lets the
-    interpreter go at every operation and has to get it back from the loading thread each time.
+    Only if the calling thread has computed for half a millisecond since it last did. A request that shares a
+    core with a load then waits for one short turn of it, and not for all of it: neither a low priority nor
+    the interpreter's switching keeps them apart, since a forward lets the interpreter go at every operation
+    and has to get it back from the loading thread each time.
     """
-    if time.thread_time() - getattr(_own, "stood_back_at", 0.0) >= _TURN_SECONDS:
+    if time.thread_time() - getattr(_own, "stood_back_at", 0.0) < _TURN_SECONDS:
+        return
+    latest = time.monotonic() + _LONGEST_PAUSE_SECONDS
+    # Once in any case: a request that has just come is in progress only when the event loop has read it.
+    time.sleep(_PAUSE_SECONDS)
+    while is_busy() and time.monotonic() < latest:
         time.sleep(_PAUSE_SECONDS)
-        _own.stood_back_at = time.thread_time()
+    _own.stood_back_at = time.thread_time()

@@ -11,15 +11,14 @@ from itertools import count
 from runtime.backoff import Backoff
 from runtime.candidate import CandidateTracker
 from runtime.candidate_board import CandidateBoard
-from runtime.candidate_preparer import CandidatePreparer
 from runtime.compatibility import runtime_build
 from runtime.generation_holder import Generation, GenerationHolder, LoadedModel
 from runtime.in_place_swap import InPlaceSwapper
+from runtime.model_supply import ModelSupply
 from runtime.priority import yield_to_requests
 from runtime.registry_client import Reporter, TargetReader
 from runtime.rollout_metrics import RolloutMetrics
 from runtime.settings import RuntimeSettings, StartPolicy, SwapMode
-from runtime.target_state import TargetState
 from weightshift.contracts.instance import CandidateProgress
 from weightshift.contracts.target import Target
 from weightshift.errors import AuthorisationInvalid, GrantWithdrawn, OutOfMemory, RevisionConflict, Superseded
@@ -30,7 +29,8 @@ _logger = logging.getLogger(__name__)
 class Reconciler:
     """The only writer of the serving generation. Belongs to the event loop's thread.
 
-    `reporter` is woken when what serves has changed or an attempt has failed; the rest is progress.
+    `reporter` is woken when what serves has changed or an attempt has failed; what the `board` shows is
+    progress.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class Reconciler:
         *,
         settings: RuntimeSettings,
         holder: GenerationHolder,
-        state: TargetState,
-        preparer: CandidatePreparer,
+        supply: ModelSupply,
+        board: CandidateBoard,
         metrics: RolloutMetrics,
         swapper: InPlaceSwapper,
         reader: TargetReader,
@@ -47,8 +47,8 @@ class Reconciler:
     ) -> None:
         self._settings = settings
         self._holder = holder
-        self._state = state
-        self._preparer = preparer
+        self._state = supply.target_state
+        self._preparer = supply.preparer
         self._metrics = metrics
         self._reporter = reporter
         self._swapper = swapper
@@ -61,7 +61,7 @@ class Reconciler:
         self._reached = asyncio.Event()
         self._desired: Target | None = None
         self._refused: Target | None = None
-        self._board = CandidateBoard(changed=reporter.progressed, phase_ended=metrics.phase_ended)
+        self._board = board
         self._loading: futures.Future[LoadedModel] | None = None
         self._served: set[str] = set()
         self._is_closing = False

@@ -30,15 +30,18 @@ def addresses(loaded: LoadedModel) -> list[int]:
 
 
 async def failed(world: Any, name: str) -> Any:
-    """Wait until the candidate has failed with this error; return it."""
+    """Wait until a candidate has failed with this error; return it. By then it may be tried again."""
+    found: list[Any] = []
 
     async def has_failed() -> bool:
         report = await world.report()
-        error = report.candidate.error if report and report.candidate else None
-        return error is not None and error.type == name
+        candidate = report.candidate if report else None
+        error = (candidate.error or candidate.last_error) if candidate else None
+        found[:] = [error] if error is not None and error.type == name else []
+        return bool(found)
 
     await world.until(has_failed)
-    return (await world.report()).candidate.error
+    return found[0]
 
 
 class Traffic:

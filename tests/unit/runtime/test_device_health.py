@@ -110,6 +110,7 @@ def test_a_candidate_that_finds_no_memory_is_refused_for_good() -> None:
         target=target,
         attempt=1,
         superseded=lambda: False,
+        is_busy=lambda: False,
         changed=lambda: None,
         phase_ended=lambda phase, seconds: None,
     )
