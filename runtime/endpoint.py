@@ -24,11 +24,11 @@ from runtime.responses import (
     send_json,
 )
 from weightshift.errors import (
+    AnswerTooLate,
     InvalidInput,
     MemoryExhausted,
     NotServing,
     QueueFull,
-    RequestRefused,
     WeightshiftError,
 )
 
@@ -112,10 +112,11 @@ class ModelEndpoint:
         seconds = answer_seconds(scope["headers"], self._settings.answer_timeout)
         until = asyncio.get_running_loop().time() + seconds
         try:
-            await self._instance.gate.wait()
+            await self._instance.gate.wait(until)
             generation = self._instance.holder.acquire()
-        except QueueFull as error:
-            await self._refuse(send, 503, error, "queue_full")
+        except (QueueFull, AnswerTooLate) as error:
+            is_full = isinstance(error, QueueFull)
+            await self._refuse(send, *(503, error, "queue_full") if is_full else (504, error, "too_late"))
             return
         except NotServing as error:
             self._instance.metrics.unready.inc()
@@ -155,7 +156,7 @@ class ModelEndpoint:
             return 503, error
         except TimeoutError:
             self._instance.metrics.rejected("too_late")
-            return 504, RequestRefused("The answer took too long; send the request again.")
+            return 504, AnswerTooLate()
         except Exception:
             _logger.exception("a request failed")
             return 500, WeightshiftError("The model failed; the instance's log says why.")

@@ -15,7 +15,14 @@ from runtime.instance import Instance
 from runtime.responses import BodyTooLarge, ClientGone, error_document, read_body, send_json
 from runtime.sessions import Event, Session
 from runtime.streaming import StreamingArchitecture
-from weightshift.errors import InvalidInput, MemoryExhausted, NotServing, QueueFull, WeightshiftError
+from weightshift.errors import (
+    AnswerTooLate,
+    InvalidInput,
+    MemoryExhausted,
+    NotServing,
+    QueueFull,
+    WeightshiftError,
+)
 
 _logger = logging.getLogger(__name__)
 COMMENT_SECONDS = 15.0
@@ -56,7 +63,7 @@ class GenerateEndpoint:
         limit, deadline = self._settings.max_body_bytes, self._settings.body_timeout
         try:
             content = await read_body(scope, receive, limit=limit, deadline=deadline)
-            await self._instance.gate.wait()
+            await self._instance.gate.wait(self._latest())
             session = self._begin(content)
         except ClientGone:
             return
@@ -67,6 +74,8 @@ class GenerateEndpoint:
             await self._refuse(send, 408, slow, "too_slow")
         except InvalidInput as error:
             await self._refuse(send, 400, error, "invalid")
+        except AnswerTooLate as error:
+            await self._refuse(send, 504, error, "too_late")
         except NotServing as error:
             self._instance.metrics.unready.inc()
             await self._refuse(send, 503, error, "not_serving")
@@ -74,6 +83,10 @@ class GenerateEndpoint:
             await self._refuse(send, 503, error, "queue_full")
         else:
             await self._stream(session, receive, send)
+
+    def _latest(self) -> float:
+        """Until when a stream may wait for its beginning, by the event loop's clock."""
+        return asyncio.get_running_loop().time() + self._settings.answer_timeout
 
     def _begin(self, content: bytes) -> Session:
         """Start a session. Raises `InvalidInput`, `NotServing`, `QueueFull`."""

@@ -5,6 +5,7 @@ For a device that has no room for both. The addresses stay; what was computed un
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from runtime.device_health import DeviceHealth
 from runtime.generation_holder import LoadedModel
 from runtime.host_memory import finish_copies, host_copy
 from runtime.model_loader import TensorSpecs, assemble, tensor_specs
+from runtime.pause import PausePhase
 
 _logger = logging.getLogger(__name__)
 
@@ -38,15 +40,22 @@ class Exchange:
         self._staged = candidate.tensors
         self.is_complete = False
 
-    def run(self, check: Callable[[LoadedModel], None]) -> None:
+    def run(
+        self,
+        check: Callable[[LoadedModel], None],
+        *,
+        timed: Callable[[PausePhase], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         """Copy, then let `check` try the candidate; whatever fails, the previous weights are back.
 
-        Raises what `check` raises, and what a device raises.
+        Both happen in a `timed` block. Raises what `check` raises, and what a device raises.
         """
         try:
-            self._copy(self._staged)
+            with timed(PausePhase.COPYING):
+                self._copy(self._staged)
             self._give_storage_to(self._candidate, staged=self._serving, weights=self._previous)
-            check(self._candidate)
+            with timed(PausePhase.DRY_RUNNING):
+                check(self._candidate)
             self.is_complete = True
         except BaseException:
             self.undo()

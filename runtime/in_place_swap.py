@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -11,7 +12,7 @@ from runtime.device_health import DeviceHealth
 from runtime.dry_run import dry_run
 from runtime.generation_holder import Generation, GenerationHolder, LoadedModel
 from runtime.in_place import Exchange
-from runtime.pause import PauseGate
+from runtime.pause import PauseGate, PausePhase
 from runtime.sessions import Sessions
 from weightshift.errors import Superseded, SwapTooSlow
 
@@ -22,8 +23,9 @@ _Result = TypeVar("_Result")
 class InPlaceSwapper:
     """Swaps a staged candidate into the storage of what serves. Belongs to the event loop's thread.
 
-    Requests wait at `gate` for at most about `limit` seconds. Sessions on the replaced weights end with a
-    typed event, since what they have computed is worth nothing under others.
+    Requests wait at `gate` for at most about `limit` seconds: a swap that would keep them longer is given up
+    at the next step of its dry-run. `phase_ended` gets the seconds of each part of a pause. Sessions on the
+    replaced weights end with a typed event, since what they have computed is worth nothing under others.
     """
 
     def __init__(
@@ -34,12 +36,14 @@ class InPlaceSwapper:
         sessions: Sessions,
         health: DeviceHealth,
         limit: float,
+        phase_ended: Callable[[str, float], None],
     ) -> None:
         self._holder = holder
         self._gate = gate
         self._sessions = sessions
         self._health = health
         self._limit = limit
+        self._phase_ended = phase_ended
 
     async def install(self, candidate: Generation) -> None:
         """Make a generation whose model is staged the one that serves.
@@ -53,7 +57,7 @@ class InPlaceSwapper:
         exchange = await _in_a_thread(prepare)
         async with self._gate.paused():
             deadline = time.monotonic() + self._limit
-            with self._sessions.ending(serving):
+            with self._sessions.ending(serving), self._timed(PausePhase.DRAINING):
                 await self._until_unused(serving, deadline)
             try:
                 await self._exchange(exchange, deadline)
@@ -79,7 +83,17 @@ class InPlaceSwapper:
                 raise SwapTooSlow(f"The dry-run took more than {self._limit:g} seconds; raise pause_limit.")
 
         with collection_paused():
-            await _in_a_thread(lambda: exchange.run(lambda loaded: dry_run(loaded, checkpoint=checkpoint)))
+            check = partial(dry_run, checkpoint=checkpoint)
+            await _in_a_thread(partial(exchange.run, check, timed=self._timed))
+
+    @contextmanager
+    def _timed(self, phase: PausePhase) -> Iterator[None]:
+        """Record how long the block took, whatever ends it."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._phase_ended(phase, time.monotonic() - started)
 
 
 async def _in_a_thread(work: Callable[[], _Result]) -> _Result:

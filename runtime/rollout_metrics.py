@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from torch import Tensor
 
 from runtime.generation_holder import Generation
+from runtime.pause import PausePhase
 from runtime.scoring import ScoreCollector, ScoreCounts, ScoringArchitecture
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.instance import CandidatePhase
@@ -93,7 +94,7 @@ class RolloutMetrics:
         self.registry.register(ScoreCollector(label_names=of_generation, current=self._scores))
         for reason in REASONS:
             self._rejected.labels(*self._identity, reason)
-        for phase in CandidatePhase:
+        for phase in (*CandidatePhase, *PausePhase):
             self._phase.labels(*self._identity, phase.value)
         self._create_own(names)
 

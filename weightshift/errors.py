@@ -233,6 +233,10 @@ class RequestRefused(WeightshiftError):
     """The request is not served here and now; retry on another instance."""
 
 
+class AnswerTooLate(RequestRefused):
+    """The answer took too long; send the request again."""
+
+
 class QueueFull(RequestRefused):
     """The admission queue is full."""
 

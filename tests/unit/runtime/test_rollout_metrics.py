@@ -11,6 +11,7 @@ from torch import Tensor
 from runtime.architectures import Ranker
 from runtime.generation_holder import Generation
 from runtime.memory_use import MemoryUse
+from runtime.pause import PausePhase
 from runtime.process_metrics import ProcessMetrics
 from runtime.rollout_metrics import (
     MOST_DISPOSED_KEPT,
@@ -125,7 +126,7 @@ def test_every_series_is_born_at_zero(metrics: RolloutMetrics, make_generation: 
     metrics.installed(make_generation(1))
     for reason in REASONS:
         assert exported(metrics, reason=reason)["weightshift_rejected_requests_total"] == 0
-    for phase in CandidatePhase:
+    for phase in (*CandidatePhase, *PausePhase):
         assert exported(metrics, phase=phase)["weightshift_artifact_phase_duration_seconds_count"] == 0
     for kind in ("allocated", "reserved", "used", "limit"):
         assert exported(metrics, kind=kind)["weightshift_device_memory_bytes"] == 0
