@@ -21,7 +21,8 @@ from weightshift.mesh.base import Mesh
 from weightshift.registry.base import Registry
 
 _SHORTEST_PAUSE = 0.1
-_BEAT_SECONDS = 2.0
+# Well within the heartbeat's time-out, however rarely instances are looked at.
+_LONGEST_SILENCE = 4.0
 _NOTHING_JUDGED = "nothing is judged yet"
 # Bounds the memory that stages need which begin at the same time, an hour of samples each.
 _JUDGED_AT_A_TIME = 8
@@ -67,10 +68,12 @@ class MetricsActivities:
         stage = StageObservation(observation, self._reader)
         watch = MeshWatch(mesh=self._mesh, observation=observation)
         recorded = await self._record_evidence(observation)
-        longest = min(observation.interval, self._lost_after).total_seconds() / 2
-        said = _NOTHING_JUDGED
+        looks = min(min(observation.interval, self._lost_after).total_seconds() / 2, _LONGEST_SILENCE)
+        said, verdict = _NOTHING_JUDGED, None
+        activity.heartbeat(said)
         while True:
-            verdict = await self._in_turn(stage, observation, said)
+            if verdict is None or stage.is_due(self._clock()):
+                verdict = await self._in_turn(stage, observation, said, looks)
             is_final = stage.is_final(verdict, self._clock())
             problem = await self._lost(observation) or await watch.problem(at_once=is_final)
             if problem is not None:
@@ -80,12 +83,15 @@ class MetricsActivities:
             activity.heartbeat(said)
             if is_final:
                 return stage.observed(verdict, evidence_recorded=recorded)
-            await asyncio.sleep(max(_SHORTEST_PAUSE, min(longest, stage.seconds_to_next(self._clock()))))
+            await asyncio.sleep(max(_SHORTEST_PAUSE, min(looks, stage.seconds_to_next(self._clock()))))
 
-    async def _in_turn(self, stage: StageObservation, observation: Observation, said: str) -> StageVerdict:
+    async def _in_turn(
+        self, stage: StageObservation, observation: Observation, said: str, looks: float
+    ) -> StageVerdict:
         """Judge what is due when it is this stage's turn; a lost instance does not wait for that.
 
-        Meanwhile every heartbeat repeats what was `said` last: that is what people are shown.
+        Meanwhile the instances are looked at every `looks` seconds, and every heartbeat repeats what was
+        `said` last: that is what people are shown.
         """
 
         async def judge() -> StageVerdict:
@@ -94,12 +100,13 @@ class MetricsActivities:
 
         judging = asyncio.create_task(judge())
         try:
-            while not judging.done():
+            while True:
+                await asyncio.wait((judging,), timeout=looks)
+                if judging.done():
+                    return judging.result()
                 activity.heartbeat(said)
-                await asyncio.wait((judging,), timeout=_BEAT_SECONDS)
-                if not judging.done() and (lost := await self._lost(observation)):
+                if lost := await self._lost(observation):
                     return StageVerdict(outcome=StageOutcome.BREACH, reason=lost)
-            return judging.result()
         finally:
             judging.cancel()
 

@@ -36,19 +36,44 @@ class StageObservation:
         self._written_at = observation.started_at.timestamp()
         self._judged_until = self._written_at + self._interval
         self._state: StageState | None = None
+        self._verdict: StageVerdict | None = None
+        self._failed = False
         self._curve = Curve()
         self._edges: tuple[float, ...] | None = None
         self._counts: Counts | None = None
         self._read_until = self._judged_until
 
     async def judge_due_intervals(self, now: float) -> StageVerdict:
-        """Judge every interval that closed at least one scrape ago.
+        """Judge every interval that closed at least one scrape ago; the last verdict stands while none did.
 
         Trouble in reading or judging is inconclusive, never a pass and never a breach.
         """
+        if self._verdict is None or self.is_due(now):
+            self._verdict = await self._judged(self._due_intervals(now))
+        return self._verdict
+
+    def is_due(self, now: float) -> bool:
+        """Whether there is something to judge, or to try again."""
+        return self._verdict is None or self._failed or self._due_intervals(now) > 0
+
+    def seconds_to_next(self, now: float) -> float:
+        """Return how long there is nothing to judge: until an interval closes, or the window does.
+
+        Infinity after trouble: then it is tried again whenever the caller likes.
+        """
+        if self._failed:
+            return math.inf
+        interval = self._judged_until + self._interval + self._reader.scrape_interval - now
+        window = self._written_at + self._observation.stage.window.total_seconds() - now
+        return min(interval, window) if window > 0 else interval
+
+    def _due_intervals(self, now: float) -> int:
         # Samples of an interval's end arrive with the next scrape.
         closed = now - self._reader.scrape_interval
-        due = math.floor((closed - self._judged_until) / self._interval)
+        return math.floor((closed - self._judged_until) / self._interval)
+
+    async def _judged(self, due: int) -> StageVerdict:
+        self._failed = True
         try:
             if self._state is None:
                 self._state = await self._start()
@@ -58,13 +83,8 @@ class StageObservation:
             return self._inconclusive(str(error))
         except (ValueError, KeyError, ArithmeticError) as error:
             return self._inconclusive(f"the analysis failed: {type(error).__name__}: {error}")
+        self._failed = False
         return self._judge.verdict(self._state)
-
-    def seconds_to_next(self, now: float) -> float:
-        """Return how long there is nothing to judge: until an interval closes, or the window does."""
-        interval = self._judged_until + self._interval + self._reader.scrape_interval - now
-        window = self._written_at + self._observation.stage.window.total_seconds() - now
-        return min(interval, window) if window > 0 else interval
 
     async def _start(self) -> StageState:
         """Read what stable did before the stage, and take over the evidence of earlier stages."""

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import orjson
 import requests
 from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
@@ -21,7 +22,9 @@ class PrometheusReader:
         self.scrape_interval = settings.scrape_interval
         self.calibration = settings.calibration
         self._timeout = settings.timeout
-        self._client = PrometheusConnect(url=settings.prometheus_url, retry=Retry(total=0))
+        session = requests.Session()
+        session.hooks["response"].append(_read_quickly)
+        self._client = PrometheusConnect(url=settings.prometheus_url, retry=Retry(total=0), session=session)
 
     async def select(self, selector: str, *, end: float) -> tuple[Series, ...]:
         """Return the samples that a range selector finds up to `end` (unix seconds).
@@ -35,6 +38,20 @@ class PrometheusReader:
             answer: list[dict[str, Any]] = self._client.custom_query(
                 query, params={"time": f"{at:.3f}"}, timeout=self._timeout
             )
-        except (requests.RequestException, PrometheusApiClientException) as error:
+        except (requests.RequestException, PrometheusApiClientException, KeyError, TypeError) as error:
             raise MetricsUnreachable(f"Prometheus did not answer: {type(error).__name__}") from error
         return answer
+
+
+class _Answer(requests.Response):
+    """An answer whose JSON is read several times faster than by the client's own parser."""
+
+    def json(self, **_: object) -> Any:
+        try:
+            return orjson.loads(self.content)
+        except orjson.JSONDecodeError as error:
+            raise requests.exceptions.InvalidJSONError(str(error), response=self) from error
+
+
+def _read_quickly(response: requests.Response, *_: object, **__: object) -> None:
+    response.__class__ = _Answer

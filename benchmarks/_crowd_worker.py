@@ -24,7 +24,7 @@ from weightshift.contracts.traffic import MeshState
 from weightshift.mesh.memory import MemoryMesh
 from weightshift.registry.memory import MemoryRegistry
 from weightshift.settings import MetricsSettings, RegistrySettings
-from worker import THREAD_SWITCH_SECONDS, Adapters, WorkerSettings, build_workers
+from worker import Adapters, WorkerSettings, build_workers, prefer_short_pauses
 
 ARTIFACTS = ("v41", "v42")
 MODEL = "ranker"
@@ -173,5 +173,5 @@ async def main(temporal: str, prometheus: str, size: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.setswitchinterval(THREAD_SWITCH_SECONDS)
+    prefer_short_pauses()
     asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

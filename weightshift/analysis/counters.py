@@ -59,16 +59,16 @@ class Counts:
     def add(self, raw: RawSamples) -> None:
         """Add what was read; samples that are known already change nothing."""
         self._requests.add(raw.requests, born_after=raw.born_after)
-        self._durations.add(raw.durations, born_after=raw.born_after)
-        self._scores.add(raw.scores, born_after=raw.born_after)
+        if self._durations.add(raw.durations, born_after=raw.born_after):
+            self._edges = _edges(self._durations)
+        if self._scores.add(raw.scores, born_after=raw.born_after):
+            self._score_edges = _edges(self._scores)
         self._rejected.add(raw.rejected, born_after=raw.born_after)
         self._memory.add(raw.memory, born_after=raw.born_after)
         for gate, (bad, total) in raw.business.items():
             counts = self._business.setdefault(gate, BusinessCounts())
             counts.bad.add(bad, born_after=raw.born_after)
             counts.total.add(total, born_after=raw.born_after)
-        self._edges = _edges(self._durations)
-        self._score_edges = _edges(self._scores)
 
     def forget(self, before: float) -> None:
         """Drop what intervals that start at `before` (unix seconds) or later do not need."""

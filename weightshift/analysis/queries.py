@@ -72,7 +72,7 @@ def read_matrix(answer: list[dict[str, Any]]) -> tuple[Series, ...]:
     try:
         return tuple(
             Series(
-                labels=dict(item["metric"]),
+                labels=item["metric"],
                 samples=tuple([(float(at), float(value)) for at, value in item["values"]]),
             )
             for item in answer

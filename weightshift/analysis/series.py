@@ -3,15 +3,13 @@
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 Samples = tuple[tuple[float, float], ...]
 """(unix seconds, value) in time order."""
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(NamedTuple):
     """One series as scraped: labels, and (unix seconds, value) in time order."""
 
     labels: Mapping[str, str]
@@ -54,8 +52,9 @@ class CumulativeCounter:
 
     def forget(self, before: float) -> None:
         """Drop what intervals that start at `before` (unix seconds) or later do not need."""
-        needed = max(0, bisect_right(self._times, before) - 1)
-        del self._times[:needed], self._totals[:needed]
+        needed = bisect_right(self._times, before) - 1
+        if needed > 0:
+            del self._times[:needed], self._totals[:needed]
 
     def at(self, moment: float) -> float:
         """Return the events counted up to `moment`, by the last sample at or before it."""
@@ -101,13 +100,17 @@ class SeriesTable(Generic[T]):
 
     def __init__(self, track: type[T]) -> None:
         self._track = track
-        self._known: dict[tuple[tuple[str, str], ...], T] = {}
+        self._known: dict[frozenset[tuple[str, str]], T] = {}
         self._arms: dict[tuple[str, str], dict[str, Labelled[T]]] = {}
 
-    def add(self, series: Iterable[Series], *, born_after: float) -> None:
-        """Add samples; a series not known so far was born inside when its first is after `born_after`."""
+    def add(self, series: Iterable[Series], *, born_after: float) -> bool:
+        """Add samples, and return whether there was a series among them that was not known so far.
+
+        Such a series was born inside when its first sample is after `born_after` (unix seconds).
+        """
+        known = len(self._known)
         for one in series:
-            identity = tuple(sorted(one.labels.items()))
+            identity = frozenset(one.labels.items())
             track = self._known.get(identity)
             if track is None:
                 first = next((at for at, value in one.samples if math.isfinite(value)), -math.inf)
@@ -117,6 +120,7 @@ class SeriesTable(Generic[T]):
                     (one.labels, track)
                 )
             track.extend(one.samples)
+        return len(self._known) > known
 
     def instances(self, labels: Mapping[str, str]) -> dict[str, Labelled[T]]:
         """Return the series of the arm that these labels name, by instance."""

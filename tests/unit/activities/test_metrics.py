@@ -58,12 +58,9 @@ def observation(*canary: InstanceRef) -> Observation:
     )
 
 
-async def test_a_lost_instance_does_not_wait_for_a_metrics_store_that_hangs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(metrics, "_BEAT_SECONDS", 0.01)
+async def test_a_lost_instance_does_not_wait_for_a_metrics_store_that_hangs() -> None:
     judge = MetricsActivities(
-        reader=Hanging(), registry=MemoryRegistry(), mesh=MemoryMesh(), lost_after=timedelta(seconds=5)
+        reader=Hanging(), registry=MemoryRegistry(), mesh=MemoryMesh(), lost_after=timedelta(seconds=0.02)
     )
     environment = ActivityEnvironment()
     # More than may be judged at a time, so that the last ones never get their turn.
@@ -93,6 +90,55 @@ async def test_every_heartbeat_carries_the_judges_latest_word() -> None:
     await asyncio.gather(judging, return_exceptions=True)
     assert heard[0] == "nothing is judged yet"
     assert set(heard[1:]) == {"Prometheus did not answer"}
+
+
+async def test_a_judge_proves_itself_alive_however_rarely_instances_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics, "_LONGEST_SILENCE", 0.01)
+    beats: asyncio.Queue[str] = asyncio.Queue()
+    environment = ActivityEnvironment()
+    environment.on_heartbeat = beats.put_nowait
+    judge = MetricsActivities(
+        reader=Hanging(), registry=MemoryRegistry(), mesh=MemoryMesh(), lost_after=timedelta(hours=1)
+    )
+    seldom = observation().model_copy(update={"interval": timedelta(hours=1)})
+    judging = asyncio.create_task(environment.run(judge.observe, seldom))
+    async with asyncio.timeout(5):
+        for _ in range(3):
+            await beats.get()
+    judging.cancel()
+    await asyncio.gather(judging, return_exceptions=True)
+
+
+class Asked(Away):
+    """A store that is away, and counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def select(self, selector: str, *, end: float) -> tuple[Series, ...]:
+        self.asked += 1
+        return await super().select(selector, end=end)
+
+
+async def test_a_store_that_is_away_is_asked_again_at_the_pace_of_looks_and_no_faster() -> None:
+    reader, beats = Asked(), asyncio.Queue[str]()
+    environment = ActivityEnvironment()
+    environment.on_heartbeat = beats.put_nowait
+    judge = MetricsActivities(
+        reader=reader, registry=MemoryRegistry(), mesh=MemoryMesh(), lost_after=timedelta(seconds=0.4)
+    )
+    # Everything that could be judged is long due.
+    late = observation().model_copy(update={"started_at": datetime.now(UTC) - timedelta(hours=1)})
+    began = asyncio.get_running_loop().time()
+    judging = asyncio.create_task(environment.run(judge.observe, late))
+    async with asyncio.timeout(10):
+        for _ in range(6):
+            await beats.get()
+    assert asyncio.get_running_loop().time() - began >= 4 * 0.2
+    judging.cancel()
+    await asyncio.gather(judging, return_exceptions=True)
 
 
 class Refusing(MemoryRegistry):

@@ -170,10 +170,10 @@ async def test_a_judge_keeps_no_more_samples_the_longer_its_stage_lasts() -> Non
     stage = StageObservation(observation(ObserveMode.WATCH), WrittenSamples(good=50))
     tracemalloc.start()
     try:
-        for at in range(6, 56, 5):
+        for at in range(6, 106, 5):
             await stage.judge_due_intervals(START + at)
         after_a_few = bytes_of_samples()
-        for at in range(56, 396, 5):
+        for at in range(106, 596, 5):
             await stage.judge_due_intervals(START + at)
         assert bytes_of_samples() < 1.5 * after_a_few
     finally:
