@@ -1,12 +1,27 @@
 """Background threads stand back for requests, in short turns."""
 
+import ctypes
+import platform
 import resource
+import struct
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from runtime import priority
-from runtime.priority import give_way
+from runtime.priority import give_way, yield_to_requests
+
+SCHED_GETATTR = {"x86_64": 315, "aarch64": 275}
+
+
+def niceness_and_slice() -> tuple[int, int]:
+    """This thread's niceness and its turn in nanoseconds; 0 where the kernel knows no turns of one's own."""
+    attributes = ctypes.create_string_buffer(48)
+    number = SCHED_GETATTR[platform.machine()]
+    assert ctypes.CDLL(None, use_errno=True).syscall(number, 0, attributes, 48, 0) == 0
+    fields = struct.unpack("=IIQiIQQQ", attributes.raw)
+    return fields[3], fields[5]
 
 
 def pauses() -> int:
@@ -41,3 +56,15 @@ def test_it_stands_back_until_the_requests_in_progress_have_ended(monkeypatch: p
 def test_it_goes_on_when_requests_never_end() -> None:
     compute(0.005)
     give_way(lambda: True)
+
+
+def test_whoever_serves_gets_the_core_from_a_background_thread_when_it_wakes() -> None:
+    _, usual = niceness_and_slice()
+    if usual == 0:
+        pytest.skip("a kernel before 6.12 has no turns of one's own")
+    with ThreadPoolExecutor(1, initializer=yield_to_requests) as background:
+        niceness, turn = background.submit(niceness_and_slice).result()
+    assert niceness > 0
+    assert turn > 2 * usual
+    # Nothing of it is passed on to the thread that serves.
+    assert niceness_and_slice() == (0, usual)
