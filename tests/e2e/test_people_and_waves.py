@@ -2,20 +2,24 @@
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
+from ulid import ULID
 
+from tests.faults.holding import candidates_held, make_holdable, until_held
+from tests.faults.injection import carried, command, is_answered_by, pair, until, until_served
+from tests.workflow.receiver import Receiver, receiving
+from weightshift.contracts.approval import ApprovalRequest
+from weightshift.contracts.control import Control
 from weightshift.contracts.identity import Cohort
-from weightshift.contracts.plan import Plan
+from weightshift.contracts.plan import Plan, Stage
 from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
 from weightshift.local.live_service import LiveService, live_service
 
-COMMAND = Path(sys.executable).parent / "weightshift"
 DEADLINE = 60.0
 NO_WINDOWS = {"window": 0, "max_window": 0, "retain": 0}
 IN_PLACE = Plan.model_validate({"stages": [25, 50], "promotion": "in-place", **NO_WINDOWS})
@@ -34,28 +38,23 @@ JUDGED_IN_PLACE = Plan.model_validate(
 )
 """Judged at 50 %, and on while stable swaps."""
 
+EVERYTHING = JUDGED_IN_PLACE.model_copy(
+    update={
+        "stages": (Stage(weight=25), Stage(weight=50, approvals=1)),
+        "approvals": 1,
+        "control": Control.MIRROR,
+        "retain": timedelta(milliseconds=1),
+        "notify": ("releases",),
+    }
+)
+"""The same, judged at 25 % too, with people before both stages, told to a channel, and with a parachute."""
+
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def live(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveService]:
     """A whole stack with v41 released and v42 ready."""
     async with live_service(tmp_path_factory.mktemp("live")) as service:
         yield service
-
-
-async def command(live: LiveService, *arguments: str) -> Any:
-    """Run the installed command, and return the JSON it prints."""
-    process = await asyncio.create_subprocess_exec(
-        COMMAND,
-        *arguments,
-        "--json",
-        env=live.command_environment,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    async with asyncio.timeout(DEADLINE):
-        output, _ = await process.communicate()
-    assert process.returncode == 0, output.decode()
-    return json.loads(output)
 
 
 async def other_artifact(live: LiveService) -> str:
@@ -136,4 +135,78 @@ async def test_a_rollback_between_waves_loses_no_request(live: LiveService) -> N
     rows = await live.registry.audit(service, result.release_id)
     steps = [row.step for row in rows]
     assert "grant-wave" in steps
+    assert await live.registry.wave_grants(service) == ()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def receiver(live: LiveService) -> AsyncIterator[Receiver]:
+    """Receives what the worker tells of releases; `stable-0` can be held."""
+    with receiving() as receiver:
+        channel = {"releases": {"url": receiver.url, "secret": "correct horse battery staple"}}
+        await live.stack.stop("worker")
+        await live.stack.start("worker", added={"WEIGHTSHIFT_NOTIFY_CHANNELS": json.dumps(channel)})
+        await make_holdable(live, "stable-0")
+        yield receiver
+
+
+async def approved(live: LiveService) -> None:
+    """Wait until people are asked, and approve as one of them."""
+    service = live.stack.service
+    await until_phase(live, ReleasePhase.AWAITING_APPROVAL)
+    status = await live.client.status(service)
+    approval = await live.registry.approve_release(
+        ApprovalRequest(
+            service=service,
+            release_id=status.release_id,
+            artifact_id=status.artifact_id,
+            operation_id=str(ULID()),
+        )
+    )
+    await live.client.approve(service, approval.approval_id)
+
+
+@pytest.mark.slow
+async def test_people_waves_copies_and_notices_in_one_plan(live: LiveService, receiver: Receiver) -> None:
+    candidate = await other_artifact(live)
+    receiver.received.clear()
+    async with live.traffic("v41", "v42"):
+        await live.start(candidate, EVERYTHING)
+        await approved(live)
+        await approved(live)
+        result = await live.ended()
+    assert (result.outcome, str(result.split)) == (Outcome.PROMOTED, "100/0")
+    assert receiver.events() == ["start", "hold", "stage", "hold", "stage", "stage", "end"]
+    rows = await live.registry.audit(live.stack.service, result.release_id)
+    assert [row.step for row in rows].count("grant-wave") == 2
+    assert any("25 %: healthy" in row.summary for row in rows)
+    for cohort in Cohort:
+        await until_served(live, candidate, cohort)
+
+
+@pytest.mark.slow
+async def test_a_rollback_in_a_wave_of_such_a_plan(live: LiveService, receiver: Receiver) -> None:
+    service = live.stack.service
+    serving, candidate = await pair(live)
+    receiver.received.clear()
+    async with live.traffic("v41", "v42") as traffic:
+        with candidates_held(live, "stable-0"):
+            await live.start(candidate, EVERYTHING)
+            await approved(live)
+            await approved(live)
+            await until_held(live, "stable-0", candidate)
+            assert (await carried(live)).split.canary == 50
+            await live.client.signal_rollback(service, RollbackRequest(reason="second thoughts"))
+
+            async def lessened() -> bool:
+                return (await carried(live)).split.canary == 25
+
+            await until(lessened)
+        result = await live.ended()
+        assert (result.outcome, str(result.split)) == (Outcome.ROLLED_BACK, "100/0")
+        for cohort in Cohort:
+            await until_served(live, serving, cohort)
+        stable = (await live.registry.targets(service)).stable
+        assert stable is not None
+        await is_answered_by(traffic, stable.revision)
+    assert receiver.events() == ["start", "hold", "stage", "hold", "stage", "rollback", "end"]
     assert await live.registry.wave_grants(service) == ()

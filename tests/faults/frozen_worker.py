@@ -25,13 +25,17 @@ Answer = TypeVar("Answer")
 
 
 class Gate:
-    """Stops the whole process in front of the last of `waited_for` commands, once."""
+    """Lets commands pass, then stops the whole process in front of the last of `waited_for`, once."""
 
-    def __init__(self, waited_for: int) -> None:
+    def __init__(self, waited_for: int, *, passing: int) -> None:
         self._missing = waited_for
+        self._passing = passing
         self._opened = asyncio.Event()
 
     async def pass_through(self) -> None:
+        if self._passing:
+            self._passing -= 1
+            return
         self._missing -= 1
         if self._missing == 0:
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -52,7 +56,7 @@ async def to_the_end(write: Coroutine[None, None, Answer]) -> Answer:
     return task.result()
 
 
-GATE = Gate(int(os.environ["FREEZE_BEFORE"]))
+GATE = Gate(int(os.environ["FREEZE_BEFORE"]), passing=int(os.environ["FREEZE_AFTER"]))
 
 
 class FreezingRegistry(PostgresRegistry):

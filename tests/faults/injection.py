@@ -2,10 +2,14 @@
 
 import asyncio
 import contextlib
+import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import boto3
@@ -19,11 +23,15 @@ from weightshift.artifacts.push import push_artifact
 from weightshift.contracts.instance import CandidatePhase, InstanceState
 from weightshift.contracts.manifest import ArtifactRecord, Precision, WeightFormat
 from weightshift.contracts.release import ReleasePhase
+from weightshift.contracts.traffic import MeshState
 from weightshift.local.demo_models import ModelRecipe, build_models
 from weightshift.local.live_service import LiveService
+from weightshift.local.traffic_process import Figures, TrafficProcess
+from weightshift.mesh.open_mesh import open_mesh
 from weightshift.registry.postgres.targets import TARGET_CHANNEL
-from weightshift.settings import SigningSettings, StoreSettings
+from weightshift.settings import MeshSettings, SigningSettings, StoreSettings
 
+COMMAND = Path(sys.executable).parent / "weightshift"
 CANARY = ("canary-0", "canary-1")
 WEIGHTS = "model.safetensors"
 Condition = Callable[[], Awaitable[bool]]
@@ -44,6 +52,20 @@ async def until(condition: Condition, *, seconds: float = 30.0) -> None:
     async with within(seconds):
         while not await condition():
             await asyncio.sleep(0.02)
+
+
+async def command(live: LiveService, *arguments: str, code: int = 0) -> Any:
+    """Run the installed command, which has to end with `code`; returns the JSON it prints."""
+    process = await asyncio.create_subprocess_exec(
+        *(str(COMMAND), *arguments, "--json", "--dir", str(live.stack.directory)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=live.command_environment,
+    )
+    async with within(60):
+        out, problem = await process.communicate()
+    assert process.returncode == code, (out + problem).decode()
+    return json.loads(out)
 
 
 async def until_split(live: LiveService, canary: int) -> None:
@@ -75,6 +97,32 @@ async def until_served(live: LiveService, artifact_id: str, cohort: str) -> None
 def _serves(state: InstanceState, artifact_id: str) -> bool:
     actual = state.report.actual
     return not state.lost and state.report.ready and actual is not None and actual.artifact_id == artifact_id
+
+
+async def carried(live: LiveService) -> MeshState:
+    """What the mesh is read back to do."""
+    mesh = open_mesh(MeshSettings())
+    try:
+        return await mesh.read(live.stack.service)
+    finally:
+        await mesh.aclose()
+
+
+async def is_answered_by(traffic: TrafficProcess, revision: int) -> None:
+    """From now on one revision alone answers."""
+    name = str(revision)
+
+    def answered(figures: Figures) -> int:
+        return int(figures["revisions"].get(name, {"requests": 0})["requests"])
+
+    async def more(than: Figures) -> Figures:
+        enough = than["requests"] + 20
+        return await traffic.wait_for(lambda figures: figures["requests"] > enough, seconds=20)
+
+    # The latest figures are older than this call, and the next ones may be on their way already.
+    before = await more(await more(traffic.figures))
+    after = await more(before)
+    assert answered(after) - answered(before) == after["requests"] - before["requests"]
 
 
 async def answers(url: str) -> int | None:

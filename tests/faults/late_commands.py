@@ -14,14 +14,13 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 
 from activities.options import CONTROL_QUEUE
+from tests.faults.injection import carried
 from weightshift.contracts.commands import MeshWrite, PublishCommand, WaveCommand
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.target import Publication
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.contracts.wave import WaveRequest, WaveRevocation
 from weightshift.local.live_service import LiveService
-from weightshift.mesh.open_mesh import open_mesh
-from weightshift.settings import MeshSettings
 
 FROZEN_WORKER = Path(__file__).parent / "frozen_worker.py"
 ATTEMPT = timedelta(seconds=2)
@@ -121,12 +120,18 @@ def _wave(service: Service, fence: Fence) -> WaveRequest:
 
 
 @asynccontextmanager
-async def frozen_worker(live: LiveService, port: int) -> AsyncIterator[int]:
-    """Run the worker that freezes before four commands, its metrics on a port; yields its process id."""
+async def frozen_worker(
+    live: LiveService, port: int, *, after: int = 0, before: int = 4
+) -> AsyncIterator[int]:
+    """Run the worker that lets commands pass, and freezes once it has `before` others to carry out.
+
+    Yields its process id; its metrics are on a port.
+    """
     environment = {
         **live.command_environment,
         "WEIGHTSHIFT_WORKER_METRICS_ADDRESS": f"127.0.0.1:{port}",
-        "FREEZE_BEFORE": "4",
+        "FREEZE_AFTER": str(after),
+        "FREEZE_BEFORE": str(before),
     }
     process = await asyncio.create_subprocess_exec(sys.executable, str(FROZEN_WORKER), env=environment)
     try:
@@ -152,11 +157,7 @@ async def counted(url: str, pattern: str, *, token: str = "") -> float:
 async def state_of(live: LiveService) -> tuple[object, ...]:
     """What a late write could change: the split with its fence, both targets, the grants."""
     service = live.stack.service
-    mesh = open_mesh(MeshSettings())
-    try:
-        traffic = await mesh.read(service)
-    finally:
-        await mesh.aclose()
+    traffic = await carried(live)
     assert str(traffic.split) == "100/0"
     grants = await live.registry.wave_grants(service)
     assert grants == ()

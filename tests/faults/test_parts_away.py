@@ -2,34 +2,16 @@
 
 import asyncio
 import json
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.faults.injection import command
 from tests.workflow.receiver import receiving
 from weightshift.contracts.plan import Plan
 from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
 from weightshift.local.live_service import AT_ONCE, LiveService
 
-COMMAND = Path(sys.executable).parent / "weightshift"
 HELD = Plan.model_validate({"stages": [50, 100], "window": "10m", "retain": 0})
-
-
-async def command(live: LiveService, *arguments: str) -> Any:
-    """Run the installed command against the stack and return its JSON."""
-    process = await asyncio.create_subprocess_exec(
-        *(str(COMMAND), *arguments, "--json", "--dir", str(live.stack.directory)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=live.command_environment,
-    )
-    async with asyncio.timeout(60):
-        out, problem = await process.communicate()
-    assert process.returncode == 0, problem.decode()
-    return json.loads(out)
 
 
 async def until_half(live: LiveService) -> None:
