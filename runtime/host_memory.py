@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
+from runtime.assembly import assemble
 from runtime.device_pool import give_back_unused
 from runtime.generation_holder import LoadedModel
-from runtime.model_loader import allocate_slots, assemble
+from runtime.model_loader import allocate_slots
 
 
 def host_copy(loaded: LoadedModel) -> dict[str, Tensor]:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from runtime.assembly import assemble, complete, place
 from runtime.device_health import DeviceHealth
 from runtime.generation_holder import LoadedModel
 from runtime.host_memory import finish_copies, host_copy
-from runtime.model_loader import TensorSpecs, assemble, tensor_specs
+from runtime.model_loader import TensorSpecs, tensor_specs
 from runtime.pause import PausePhase
 
 _logger = logging.getLogger(__name__)
@@ -38,6 +39,10 @@ class Exchange:
         self._storage = serving.tensors
         self._previous = host_copy(serving)
         self._staged = candidate.tensors
+        # Put together beside live requests, so that none of it has to be done in the pause.
+        self._new = place(candidate.architecture, candidate.resources, self._storage)
+        self._old, self._staged_new = serving.module, candidate.module
+        self._staged_old = assemble(serving.architecture, serving.resources, self._previous)
         self.is_complete = False
 
     def run(
@@ -53,7 +58,9 @@ class Exchange:
         try:
             with timed(PausePhase.COPYING):
                 self._copy(self._staged)
-            self._give_storage_to(self._candidate, staged=self._serving, weights=self._previous)
+            complete(self._candidate.architecture, self._new)
+            _set(self._candidate, self._storage, self._new, is_staged=False)
+            _set(self._serving, self._previous, self._staged_old, is_staged=True)
             with timed(PausePhase.DRY_RUNNING):
                 check(self._candidate)
             self.is_complete = True
@@ -66,7 +73,8 @@ class Exchange:
         self.is_complete = False
         try:
             self._copy(self._previous)
-            self._give_storage_to(self._serving, staged=self._candidate, weights=self._staged)
+            _set(self._serving, self._storage, self._old, is_staged=False)
+            _set(self._candidate, self._staged, self._staged_new, is_staged=True)
         except BaseException as error:
             self._health.lose(error)
             raise
@@ -77,10 +85,6 @@ class Exchange:
                 tensor.copy_(source[name], non_blocking=True)
         finish_copies(self._serving)
 
-    def _give_storage_to(
-        self, owner: LoadedModel, *, staged: LoadedModel, weights: Mapping[str, Tensor]
-    ) -> None:
-        for model, tensors, is_staged in ((owner, self._storage, False), (staged, weights, True)):
-            model.tensors = tensors
-            model.module = assemble(model.architecture, model.resources, tensors)
-            model.is_staged = is_staged
+
+def _set(model: LoadedModel, tensors: Mapping[str, Tensor], module: nn.Module, *, is_staged: bool) -> None:
+    model.tensors, model.module, model.is_staged = tensors, module, is_staged

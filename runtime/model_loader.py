@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from runtime.architectures import Architecture
+from runtime.assembly import assemble, build
 from runtime.cached_artifact import CachedArtifact
 from runtime.compatibility import check_requirements
-from runtime.compiled_modules import check_not_compiled
 from runtime.device_copy import copy_to_device
 from runtime.device_pool import allocate_apart, give_back_unused
 from runtime.generation_holder import LoadedModel
@@ -72,7 +72,7 @@ def verify(
     checkpoint()
     found = {entry.name: (entry.dtype, entry.shape) for entry in header.entries}
     if manifest.tensors is None:
-        _check_tensors(found, _build(architecture, resources), architecture.tied)
+        _check_tensors(found, build(architecture, resources), architecture.tied)
     elif found != _declared(manifest.tensors):
         raise IncompatibleModel(f"{weights.path} holds other tensors than the manifest lists; push it again.")
     return VerifiedArtifact(cached, architecture, resources, weights, header)
@@ -92,7 +92,7 @@ def check_fit(
     small = {file.path: read(manifest, file) for file in manifest.files if file is not weights}
     resources = architecture.resources(small)
     if manifest.tensors is not None:
-        _check_tensors(_declared(manifest.tensors), _build(architecture, resources), architecture.tied)
+        _check_tensors(_declared(manifest.tensors), build(architecture, resources), architecture.tied)
     return architecture, resources
 
 
@@ -200,13 +200,6 @@ def _weights_file(manifest: Manifest) -> ManifestFile:
     return weights[0]
 
 
-def _build(architecture: Architecture, resources: Any) -> nn.Module:
-    with torch.device("meta"):
-        module = architecture.build(resources)
-    check_not_compiled(module)
-    return module
-
-
 def _declared(tensors: tuple[ManifestTensor, ...]) -> TensorSpecs:
     return {tensor.name: (TORCH_TYPES[tensor.dtype], tensor.shape) for tensor in tensors}
 
@@ -288,23 +281,3 @@ def _check_finite(name: str, tensor: Tensor) -> None:
     least, greatest = torch.aminmax(tensor)
     if not bool(torch.isfinite(least) & torch.isfinite(greatest)):
         raise IncompatibleModel(f"Tensor {name!r} holds values that are not finite.")
-
-
-def assemble(architecture: Architecture, resources: Any, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """Put the tensors into a new module without copying them, and tie what the architecture ties.
-
-    Raises `IncompatibleModel` when a tensor of the module has no value then, or a module is compiled.
-    """
-    module = _build(architecture, resources)
-    sources = {alias: tensors[source] for alias, source in architecture.tied.items()}
-    module.load_state_dict({**tensors, **sources}, strict=True, assign=True)
-    for alias, source in architecture.tied.items():
-        owner, _, leaf = alias.rpartition(".")
-        setattr(module.get_submodule(owner), leaf, module.get_parameter(source))
-    module.requires_grad_(False).eval()
-    architecture.materialise(module)
-    check_not_compiled(module)
-    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        if tensor.is_meta:
-            raise IncompatibleModel(f"Tensor {name!r} of the architecture has no value after loading.")
-    return module

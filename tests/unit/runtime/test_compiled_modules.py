@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from runtime.architectures import Ranker, RankerNetwork, RankerResources, Sample
+from runtime.assembly import assemble
 from runtime.dry_run import dry_run
 from runtime.generation_holder import Generation
-from runtime.model_loader import assemble
 from weightshift.errors import IncompatibleModel
 
 # Of torch's own, as it imports its compiler.
