@@ -9,7 +9,7 @@ from pydantic import SecretStr, ValidationError
 from weightshift.contracts.identity import Fence, Service
 from weightshift.contracts.traffic import MeshState, TrafficSplit
 from weightshift.errors import MeshUnreachable, StaleFence, WeightshiftError
-from weightshift.mesh.wire import ERROR_OF, Confirmation, Failure, SplitCommand
+from weightshift.mesh.wire import ERROR_OF, KEPT_CONNECTIONS, Confirmation, Failure, SplitCommand
 
 
 class EnvoyMesh:
@@ -27,6 +27,7 @@ class EnvoyMesh:
         self._client = httpx.AsyncClient(
             headers={"authorization": f"Bearer {token.get_secret_value()}"},
             timeout=httpx.Timeout(timeout, read=timeout + confirm_timeout),
+            limits=KEPT_CONNECTIONS,
             trust_env=False,
         )
 

@@ -31,7 +31,14 @@ from weightshift.errors import (
 from weightshift.mesh.envoy_config import parse_config_dump
 from weightshift.mesh.fencing import require_confirmed
 from weightshift.mesh.route_file import RouteFile
-from weightshift.mesh.wire import STATUS_OF, Confirmation, Failure, SplitCommand
+from weightshift.mesh.wire import (
+    AGENT_KEEP_ALIVE_SECONDS,
+    KEPT_CONNECTIONS,
+    STATUS_OF,
+    Confirmation,
+    Failure,
+    SplitCommand,
+)
 
 Body = TypeVar("Body", SplitCommand, Confirmation)
 
@@ -110,7 +117,10 @@ def create_app(settings: AgentSettings) -> Starlette:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         client = httpx.AsyncClient(
-            base_url=settings.envoy_admin_url, timeout=settings.envoy_timeout, trust_env=False
+            base_url=settings.envoy_admin_url,
+            timeout=settings.envoy_timeout,
+            limits=KEPT_CONNECTIONS,
+            trust_env=False,
         )
         with route_file:
             async with client:
@@ -180,7 +190,13 @@ async def _failure(_: Request, error: Exception) -> Response:
 def main() -> None:
     """Serve until SIGTERM."""
     settings = AgentSettings()
-    uvicorn.run(create_app(settings), host=settings.host, port=settings.port, log_level="warning")
+    uvicorn.run(
+        create_app(settings),
+        host=settings.host,
+        port=settings.port,
+        timeout_keep_alive=AGENT_KEEP_ALIVE_SECONDS,
+        log_level="warning",
+    )
 
 
 if __name__ == "__main__":

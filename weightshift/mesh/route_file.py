@@ -75,7 +75,7 @@ class RouteFile:
 
     def _replace(self, state: MeshState) -> None:
         with self._temporary.open("w") as file:
-            json.dump(route_file(state), file)
+            file.write(json.dumps(route_file(state)))
             file.flush()
             os.fsync(file.fileno())
         self._temporary.replace(self._path)

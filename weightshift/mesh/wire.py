@@ -1,5 +1,6 @@
 """What travels between the Envoy adapter and a mesh agent."""
 
+import httpx
 from pydantic import Field
 
 from weightshift.contracts.base import Message
@@ -17,6 +18,11 @@ from weightshift.errors import (
 )
 
 MAX_CONFIRM_TIMEOUT = 30.0
+
+KEPT_CONNECTIONS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=60.0)
+"""A judge looks at the mesh in every interval: the connection is still there when a rollback needs it."""
+AGENT_KEEP_ALIVE_SECONDS = 90
+"""Longer than clients keep a connection, so that none is closed under a command."""
 
 STATUS_OF: dict[type[WeightshiftError], int] = {
     InvalidInput: 400,
