@@ -118,16 +118,22 @@ class StageObservation:
         return await asyncio.to_thread(cut)
 
     async def _advance(self, state: StageState, due: int) -> None:
+        """Judge `due` intervals, in a thread: on the event loop a rollback would wait for all judges."""
         until = self._judged_until + due * self._interval
         counts, curve = await self._read_up_to(until), self._curve
-        for number in range(due):
-            start = self._judged_until + number * self._interval
-            interval = counts.interval(start, start + self._interval)
-            state = self._judge.advance(state, interval)
-            curve = curve.after(interval, state.evidence, until=start + self._interval)
-        self._state, self._curve = state, curve
+        starts = [self._judged_until + number * self._interval for number in range(due)]
+
+        def judge() -> tuple[StageState, Curve]:
+            judged, drawn = state, curve
+            for start in starts:
+                interval = counts.interval(start, start + self._interval)
+                judged = self._judge.advance(judged, interval)
+                drawn = drawn.after(interval, judged.evidence, until=start + self._interval)
+            counts.forget(until)
+            return judged, drawn
+
+        self._state, self._curve = await asyncio.to_thread(judge)
         self._judged_until = until
-        counts.forget(until)
 
     async def _read_up_to(self, until: float) -> Counts:
         """Read what was not read before; every sample is read once, however long a stage lasts."""

@@ -82,7 +82,8 @@ class StageMetrics:
         Raises `MetricsUnreachable`; then nothing was added.
         """
         overlap = _OVERLAP_SCRAPES * self._reader.scrape_interval
-        counts.add(await self._read(_Span(end - start + overlap, end, edges), born_after=-math.inf))
+        raw = await self._read(_Span(end - start + overlap, end, edges), born_after=-math.inf)
+        await asyncio.to_thread(counts.add, raw)
 
     async def _read(self, span: "_Span", *, born_after: float) -> RawSamples:
         durations_wanted = span.edges is None or bool(span.edges)
