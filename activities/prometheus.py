@@ -1,6 +1,7 @@
 """Reads raw samples from Prometheus through prometheus-api-client."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import orjson
@@ -14,14 +15,21 @@ from weightshift.analysis.series import Series
 from weightshift.errors import MetricsUnreachable
 from weightshift.settings import MetricsSettings
 
+_QUERIES_AT_A_TIME = 10  # for as many the client keeps connections
+
 
 class PrometheusReader:
-    """A `MetricsReader` on Prometheus' HTTP API; the client blocks, so queries run in threads."""
+    """A `MetricsReader` on Prometheus' HTTP API.
+
+    The client blocks, so queries run in threads: of their own, since all else that needs one, a look-up of
+    the mesh's address among it, must not wait for a store that hangs.
+    """
 
     def __init__(self, *, settings: MetricsSettings) -> None:
         self.scrape_interval = settings.scrape_interval
         self.calibration = settings.calibration
         self._timeout = settings.timeout
+        self._threads = ThreadPoolExecutor(_QUERIES_AT_A_TIME, thread_name_prefix="prometheus")
         session = requests.Session()
         session.hooks["response"].append(_read_quickly)
         self._client = PrometheusConnect(url=settings.prometheus_url, retry=Retry(total=0), session=session)
@@ -31,7 +39,9 @@ class PrometheusReader:
 
         Raises `MetricsUnreachable`.
         """
-        return await asyncio.to_thread(lambda: read_matrix(self._query(selector, end)))
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, lambda: read_matrix(self._query(selector, end))
+        )
 
     def _query(self, query: str, at: float) -> list[dict[str, Any]]:
         try:
