@@ -37,6 +37,9 @@ async def test_swaps_under_load_fail_nothing_and_mix_nothing(world: Any, artifac
             await world.until(world.serving(instance, revision))
         stopping.set()
         await asyncio.gather(*asking)
+        report = await instance.current_report()
+        assert report.device == torch.cuda.get_device_name()
+        assert f"cuda-{torch.version.cuda}" in report.runtime_build
         exposition = (await instance.render_metrics()).decode()
     assert {answer.status_code for answer in answers} == {200}
     contents: dict[str, set[bytes]] = {}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from runtime import compatibility
-from runtime.compatibility import check_requirements
+from runtime.compatibility import check_requirements, runtime_build
 from weightshift.contracts.manifest import Requirements
 from weightshift.errors import IncompatibleModel
 
@@ -19,6 +19,15 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "version"
     monkeypatch.setattr(compatibility, "_DRIVER_FILE", path)
     return path
+
+
+def test_another_cuda_is_another_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = []
+    for cuda in (None, "12.8", "13.0"):
+        monkeypatch.setattr(torch.version, "cuda", cuda)
+        names.append(runtime_build.__wrapped__())
+    assert len(set(names)) == 3
+    assert names[1] == f"{names[0]}+cuda-12.8"
 
 
 @pytest.mark.parametrize(("text", "version"), [(PROPRIETARY, "535.183.01"), (OPEN, "550.54.15")])

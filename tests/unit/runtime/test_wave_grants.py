@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from runtime.compatibility import runtime_build
 from weightshift.artifacts.base import blob_key
 from weightshift.contracts.identity import Fence, Service
 from weightshift.contracts.instance import CandidatePhase
@@ -204,10 +205,13 @@ async def test_while_the_registry_is_away_nobody_swaps(world: Any, waves: Waves,
         await world.until(world.serving(instance, 2))
 
 
-async def test_a_report_tells_memory_and_the_feature_schema(world: Any, artifacts: Any) -> None:
+async def test_a_report_tells_memory_the_feature_schema_the_device_and_the_build(
+    world: Any, artifacts: Any
+) -> None:
     await world.publish(artifacts.push("v1"))
     async with world.running() as instance:
         await world.until(world.serving(instance, 1))
         report = instance.report()
         assert report.feature_schema == instance.holder.current.loaded.feature_schema
         assert 0 < report.memory_used_bytes < report.memory_limit_bytes
+        assert (report.device, report.runtime_build) == ("cpu", runtime_build())
