@@ -24,6 +24,7 @@ from weightshift.contracts.release import (
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.errors import (
     ArtifactNotReady,
+    CanaryDiffers,
     Conflict,
     FeatureSchemaChanged,
     InvalidPlan,
@@ -117,6 +118,17 @@ async def test_another_feature_schema_needs_callers_that_are_ready(harness: Harn
     assert (await harness.result()).outcome is Outcome.PROMOTED
     told = [step.text for step in (await harness.client.status(harness.service)).steps]
     assert any("v50 takes ranker-v2: callers have to be ready" in text for text in told)
+
+
+async def test_a_gpu_of_stable_that_no_canary_instance_has_takes_no_release(harness: Harness) -> None:
+    harness.fleet.devices = {"stable-0": "NVIDIA H200", "stable-1": "NVIDIA L4", "canary-0": "NVIDIA H200"}
+    await harness.until_in_real_time(harness.fleet.has_reported)
+    await harness.start("v42")
+    with pytest.raises(CanaryDiffers, match=r"stable's stable-1 .*NVIDIA L4\); start a canary instance like"):
+        await harness.client.wait(harness.service, on_status=lambda status: None)
+    harness.fleet.devices["canary-1"] = "NVIDIA L4"
+    await harness.until_in_real_time(harness.fleet.has_reported)
+    assert (await harness.release("v42")).outcome is Outcome.PROMOTED, "no lock was left behind"
 
 
 async def refused_plan(harness: Harness, plan: Plan) -> str:
