@@ -8,9 +8,10 @@ from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.instance import CPU, InstanceReport, InstanceState
 from weightshift.contracts.manifest import ArtifactRecord
 from weightshift.contracts.release import Admission, Outcome, ReleaseRecord, ReleaseRequest
-from weightshift.contracts.target import Target
+from weightshift.contracts.target import Target, Targets
+from weightshift.contracts.traffic import TrafficSplit
 from weightshift.errors import CanaryDiffers, Conflict, FeatureSchemaChanged, NoCanaryCapacity
-from weightshift.way_back import is_going_back, never_promoted, promoted_last
+from weightshift.way_back import abandoned_release, is_going_back, never_promoted, promoted_last
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,27 @@ def left_unfinished(
     if not never_promoted(records, stable.artifact_id):
         return None
     return LeftUnfinished(request.service, unfinished=stable.artifact_id, healthy=healthy)
+
+
+def require_idle_canary(
+    request: ReleaseRequest, traffic: TrafficSplit, targets: Targets, records: Sequence[ReleaseRecord]
+) -> None:
+    """Refuse to publish a candidate under traffic that was left on the canary: no stage would judge it.
+
+    Going back may: it is not judged, and the way out. So may what takes a terminated release over, which
+    brings its split to stable first. Raises `Conflict`.
+    """
+    stable, service = targets.stable, request.service
+    is_taken_over = abandoned_release(records) is not None
+    if not traffic.canary or stable is None or is_taken_over or is_going_back(request.request_key):
+        return
+    held = targets.canary.artifact_id if targets.canary else "nothing"
+    command = f"weightshift release rollback {service.model} -e {service.environment}"
+    raise Conflict(
+        f"the canary ({held}) carries {traffic.canary} % of the traffic, and a candidate would get it "
+        f"unjudged; take it to stable ({stable.artifact_id}) with `{command} --break-glass`, or go back "
+        f"with `{command}`"
+    )
 
 
 def schema_change(request: ReleaseRequest, candidate: ArtifactRecord, stable: Target | None) -> str | None:

@@ -12,6 +12,7 @@ from activities.admission_rules import (
     check_instances,
     holds_lock,
     left_unfinished,
+    require_idle_canary,
     schema_change,
 )
 from activities.approvals import ApprovalActivities
@@ -71,8 +72,9 @@ class RegistryActivities:
         """Take the release lock, also from a release whose workflow has ended without freeing it.
 
         Before, raises `NoCanaryCapacity`, `CanaryDiffers`, `FeatureSchemaChanged`, `UnknownApproval`,
-        `ApprovalInvalid`, `Conflict` where stable was left with what was never promoted, and `InvalidPlan`
-        for a plan that cannot be carried out; then `ReleaseActive` while a running release holds the lock.
+        `ApprovalInvalid`, `Conflict` where stable was left with what was never promoted or the canary with
+        traffic, and `InvalidPlan` for a plan that cannot be carried out; then `ReleaseActive` while a
+        running release holds the lock.
         A repeat of an attempt that took the lock raises none of them: nobody would free it.
         """
         with application_errors():
@@ -86,7 +88,7 @@ class RegistryActivities:
             if not held:
                 check_instances(admission.request, instances)
                 await self._check_route(admission.request, traffic)
-                remarks = await self._check_plan(admission.request, states)
+                remarks = await self._check_plan(admission.request, states, traffic)
             admitted, taken_over = await self._lock(admission)
             await self._hold_stable(admission, admitted, traffic.fence)
             releases = await self._registry.releases(service)
@@ -105,7 +107,9 @@ class RegistryActivities:
                 canary=instances[Cohort.CANARY],
             )
 
-    async def _check_plan(self, request: ReleaseRequest, states: Sequence[InstanceState]) -> tuple[str, ...]:
+    async def _check_plan(
+        self, request: ReleaseRequest, states: Sequence[InstanceState], traffic: MeshState
+    ) -> tuple[str, ...]:
         """Return what is worth telling of a plan that may start.
 
         Raises `InvalidPlan`, `CanaryDiffers`, `FeatureSchemaChanged`, `Conflict`.
@@ -114,6 +118,7 @@ class RegistryActivities:
         candidate = await self._registry.artifact(request.service.model, request.artifact_id)
         change = schema_change(request, candidate, targets.stable)
         records = await self._registry.releases(request.service)
+        require_idle_canary(request, traffic.split, targets, records)
         unlike = check_alike(request, states, targets.stable, records)
         told = tuple(remark for remark in (change, unlike) if remark is not None)
         remarks = told + await self._checks.remarks(request, targets, states)

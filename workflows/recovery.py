@@ -60,7 +60,7 @@ async def roll_back(context: ReleaseContext, reason: str, decided_at: datetime) 
         reason = (
             f"{reason}; stable is left to a newer command and traffic at {context.split}, see its targets"
         )
-    elif context.split is not None and not context.split.is_terminal:
+    elif context.split is not None and context.split.canary:
         reason = f"{reason}; traffic is left at {context.split} by a newer command, see the mesh"
     context.position = Position.TAKEN_BACK
     context.settle(Outcome.REFUSED if refused else Outcome.ROLLED_BACK, reason)

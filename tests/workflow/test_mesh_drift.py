@@ -1,13 +1,16 @@
 """Somebody else edits the split while a release runs, or between two."""
 
+import asyncio
+
 import pytest
 
-from tests.workflow.harness import FAST_PLAN, Harness
-from weightshift.contracts.identity import Cohort
+from tests.workflow.harness import FAST_PLAN, UNJUDGED_PLAN, Harness
+from weightshift.contracts.identity import Cohort, Fence
 from weightshift.contracts.plan import Sticky
 from weightshift.contracts.release import Outcome, RollbackRequest
 from weightshift.contracts.traffic import TrafficSplit
-from weightshift.errors import MeshDrift, RouteInvalid
+from weightshift.errors import Conflict, MeshDrift, RouteInvalid
+from weightshift.way_back import going_back_key
 
 
 async def test_a_foreign_edit_stops_the_release_and_is_overridden_by_its_rollback(harness: Harness) -> None:
@@ -33,6 +36,39 @@ async def test_a_foreign_edit_between_releases_is_refused_before_anything_is_pub
         await harness.client.wait(harness.service, on_status=lambda status: None)
     assert await harness.serves(Cohort.CANARY, "v41")
     assert not any(release.outcome is None for release in await harness.registry.releases(harness.service))
+
+
+async def test_nothing_is_published_under_traffic_that_was_left_on_the_canary(harness: Harness) -> None:
+    """As after `--break-glass --cohort canary`: a candidate would get it all, and no stage would judge it."""
+    await harness.mesh.write(harness.service, TrafficSplit.all_to(Cohort.CANARY), Fence.above_all(1))
+    await harness.start("v42")
+    with pytest.raises(Conflict, match=r"canary \(v41\) carries 100 % .* stable \(v41\)"):
+        async with asyncio.timeout(20):
+            await harness.client.wait(harness.service, on_status=lambda status: None)
+    assert await harness.serves(Cohort.CANARY, "v41")
+    assert harness.splits()[-1] == "0/100"
+
+
+async def test_going_back_may_start_from_the_canary(harness: Harness) -> None:
+    await harness.release("v42", UNJUDGED_PLAN)
+    await harness.mesh.write(harness.service, TrafficSplit.all_to(Cohort.CANARY), Fence.above_all(2))
+    request = harness.request("v41", UNJUDGED_PLAN)
+    key = going_back_key(request.release_id)
+    await harness.client.start(request.model_copy(update={"request_key": key}))
+    assert (await harness.result()).outcome is Outcome.PROMOTED
+    assert harness.splits()[-1] == "100/0"
+
+
+async def test_a_rollback_that_leaves_traffic_on_the_canary_says_so(harness: Harness) -> None:
+    harness.observations.blocked.add(5)
+    await harness.start("v42")
+    await harness.until_judging(5)
+    await harness.mesh.write(harness.service, TrafficSplit.all_to(Cohort.CANARY), Fence.above_all(2))
+    await harness.client.signal_rollback(harness.service, RollbackRequest())
+    result = await harness.result()
+    assert "traffic is left at 0/100" in result.reason
+    told = [step.text for step in (await harness.client.status(harness.service)).steps]
+    assert any("older than the accepted 2.break-glass" in text for text in told)
 
 
 async def test_a_missing_route_is_refused_before_anything_is_published(harness: Harness) -> None:

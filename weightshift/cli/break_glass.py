@@ -1,6 +1,7 @@
 """`weightshift release rollback --break-glass`: move the traffic past the workflow."""
 
 import asyncio
+import shlex
 
 from weightshift.cli.context import Context
 from weightshift.contracts.identity import Cohort, Fence
@@ -30,10 +31,16 @@ async def break_glass(context: Context) -> int:
         after,
         f"traffic stable/canary {after.split}, read back; it was {before.split}",
         held,
-        f"next: weightshift release rollback {context.service.model} -e {context.service.environment} "
-        "once Temporal is back, so that the release ends and the targets are sealed",
+        f"next: weightshift release rollback {context.service.model} -e {context.service.environment}"
+        f"{_again(context.arguments.reason)} once a worker goes on, so that the release ends, the targets "
+        "are sealed, and the audit chain has who and why",
     )
     return 0
+
+
+def _again(reason: str | None) -> str:
+    """Repeat a given reason for the next command, which records it: the mesh alone keeps none."""
+    return f" --reason {shlex.quote(reason)}" if reason else ""
 
 
 def _above(accepted: Fence | None) -> Fence:

@@ -53,4 +53,7 @@ class Fence(Message):
         return (self.epoch, self.sequence) < (other.epoch, other.sequence)
 
     def __str__(self) -> str:
-        return f"{self.epoch}.{self.sequence}"
+        emergencies = self.sequence - _ABOVE_ALL
+        if emergencies < 0:
+            return f"{self.epoch}.{self.sequence}"
+        return f"{self.epoch}.break-glass" + (f"+{emergencies}" if emergencies else "")

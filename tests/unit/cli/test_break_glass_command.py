@@ -67,6 +67,12 @@ def test_without_the_registry_traffic_goes_to_stable_and_it_is_said(
     assert "next: weightshift release rollback" in result.out
 
 
+def test_the_command_that_follows_records_who_and_why(run: Run, registry: Any, mesh: Any) -> None:
+    holding(registry, stable="v41", canary="v42")
+    result = run(*BREAK_GLASS, "--reason", "Temporal is down")
+    assert "-e test --reason 'Temporal is down' once a worker goes on" in result.out
+
+
 def test_under_the_parachute_the_side_that_holds_the_way_back_is_named(
     run: Run, registry: Any, mesh: Any
 ) -> None:

@@ -79,6 +79,13 @@ def test_a_fence_out_of_bounds_is_refused_by_the_name_of_its_field(field: str) -
     assert Fence.above_all(1) > Fence(epoch=1, sequence=1)
 
 
+def test_a_fence_of_an_emergency_reads_as_one() -> None:
+    first = Fence.above_all(3)
+    second = Fence(epoch=3, sequence=first.sequence + 1)
+    assert [str(fence) for fence in (first, second)] == ["3.break-glass", "3.break-glass+1"]
+    assert str(Fence(epoch=3, sequence=first.sequence - 1)) == f"3.{first.sequence - 1}"
+
+
 def test_a_wave_out_of_bounds_is_refused_by_the_name_of_its_field() -> None:
     with pytest.raises(ValidationError, match="revision"):
         WaveGrant(
