@@ -115,8 +115,7 @@ class ModelEndpoint:
             await self._instance.gate.wait(until)
             generation = self._instance.holder.acquire()
         except (QueueFull, AnswerTooLate) as error:
-            is_full = isinstance(error, QueueFull)
-            await self._refuse(send, *(503, error, "queue_full") if is_full else (504, error, "too_late"))
+            await self._refuse_held(send, error, time.perf_counter() - started)
             return
         except NotServing as error:
             self._instance.metrics.unready.inc()
@@ -168,6 +167,16 @@ class ModelEndpoint:
         except BaseException:
             self._instance.holder.release(generation)
             raise
+
+    async def _refuse_held(self, send: Send, error: QueueFull | AnswerTooLate, seconds: float) -> None:
+        """Refuse a request that a swap in place holds back, or would."""
+        if isinstance(error, QueueFull):
+            await self._refuse(send, 503, error, "queue_full")
+            return
+        # Whoever counts what the weights that serve have failed to answer misses none.
+        if (current := self._instance.holder.current) is not None:
+            self._instance.metrics.answered(current, 504, seconds)
+        await self._refuse(send, 504, error, "too_late")
 
     async def _refuse(self, send: Send, status: int, error: WeightshiftError, reason: str) -> None:
         self._instance.metrics.rejected(reason)

@@ -50,6 +50,7 @@ class HolderMachine(RuleBasedStateMachine):
 
     @rule(revision=_REVISIONS, digest=_DIGESTS, floor=st.integers(0, 4))
     def aim(self, revision: int, digest: str, floor: int) -> None:
+        floor = min(floor, revision)
         self.desired = _target(revision, digest, floor)
         self.floor = max(self.floor, floor)
         self.holder.aim(self.desired)

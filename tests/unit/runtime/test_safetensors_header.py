@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
@@ -97,6 +97,7 @@ def test_an_unsafe_header_is_refused(read: Read, content: bytes) -> None:
         read(content)
 
 
+@settings(deadline=None)
 @given(content=st.binary(max_size=64), prefixed=st.booleans())
 def test_no_bytes_at_all_break_the_reader(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, prefixed: bool
