@@ -73,9 +73,13 @@ class CandidateTracker:
         """Whether the candidate serves, or the attempt has failed."""
         return self._phase in (CandidatePhase.INSTALLED, CandidatePhase.FAILED)
 
-    def checkpoint(self) -> None:
-        """Let requests go first for a moment. Raises `Superseded` if a newer target has arrived."""
+    def stand_back(self) -> None:
+        """Let requests go first for a moment."""
         give_way(self._is_busy)
+
+    def checkpoint(self) -> None:
+        """Let requests go first. Raises `Superseded` if a newer target has arrived."""
+        self.stand_back()
         if self._superseded():
             raise Superseded
 

@@ -87,7 +87,9 @@ class Reconciler:
     async def accept(self, target: Target) -> None:
         """Take the registry's target; one that contradicts an accepted one is counted and ignored."""
         try:
-            changed = await asyncio.to_thread(self._state.accept, target)
+            # What is known already is on the disk already, and costs requests no thread.
+            is_known = target == self._state.accepted
+            changed = not is_known and await asyncio.to_thread(self._state.accept, target)
         except RevisionConflict as error:
             self._metrics.conflicts.inc()
             _logger.error("target refused: %s", error)  # noqa: TRY400 - the message says all
@@ -231,7 +233,7 @@ class Reconciler:
         self._served.add(target.manifest_sha256)
         tracker.install()
         self._reporter.wake()
-        await asyncio.to_thread(self._remember, target)
+        await asyncio.to_thread(self._remember, target, tracker.stand_back)
 
     async def _publish(self, candidate: Generation) -> None:
         """Let a candidate serve. Raises `Superseded`, and what keeps a staged one from taking its place."""
@@ -266,8 +268,10 @@ class Reconciler:
         if (target := await self._reader.target()) is not None:
             await self.accept(target)
 
-    def _remember(self, target: Target) -> None:
+    def _remember(self, target: Target, stand_back: Callable[[], None]) -> None:
+        stand_back()
         self._state.trust(target)
+        stand_back()
         resident = {generation.loaded.manifest_sha256 for generation in self._holder.resident}
         try:
             self._preparer.collect(resident | self._state.way_back, newest=self._settings.cache_keep)
