@@ -40,6 +40,7 @@ from weightshift.cluster.open_cluster import open_cluster
 from weightshift.errors import WeightshiftError
 from weightshift.mesh.base import Mesh
 from weightshift.mesh.open_mesh import open_mesh
+from weightshift.processor_turns import take_turns_of
 from weightshift.registry.base import Registry
 from weightshift.registry.store import PostgresRegistry
 from weightshift.settings import (
@@ -57,11 +58,15 @@ from workflows.release import ReleaseWorkflow
 _COMMAND_SLOTS = 1_000
 # Every release that is judged holds a slot for hours.
 _WAIT_SLOTS = 4_000
+# Temporal's client would keep beats back until a fifth of the time-out is left.
+_BEATS_APART = timedelta(seconds=5)
 # A release that is not in the cache is replayed first, also before it turns back.
 _CACHED_RELEASES = 4_000
 # Judges compute in threads, and every step of a rollback changes threads several times: with Python's five
 # milliseconds per change it would wait for all of them each time.
 _THREAD_SWITCH_SECONDS = 0.0005
+# A rollback passes through a dozen threads and processes, and each would wait for the end of somebody's turn.
+_PROCESSOR_TURN_SECONDS = 0.0005
 # An answer of Prometheus is tens of thousands of objects that go again at once. Python's own thresholds take
 # each for a reason to look through everything else: a third of the time, in pauses that rollbacks sit out.
 _GARBAGE_THRESHOLDS = (20_000, 20, 10)
@@ -138,6 +143,7 @@ def build_workers(
         task_queue=waits_queue(task_queue),
         activities=waits,
         max_concurrent_activities=_WAIT_SLOTS,
+        max_heartbeat_throttle_interval=_BEATS_APART,
         graceful_shutdown_timeout=grace,
         deployment_config=settings.deployment_config,
     )
@@ -171,7 +177,7 @@ def _activities(
     )
     waves, traffic = WaveActivities(registry=registry), MeshActivities(mesh=mesh)
     metrics = MetricsActivities(reader=adapters.reader, registry=registry, mesh=mesh, lost_after=lost_after)
-    joined = JoinedWaits(fleet=fleet, judge=metrics, publisher=admission)
+    joined = JoinedWaits(fleet=fleet, judge=metrics, publisher=admission, mesh=mesh)
     commands: list[Callable[..., Any]] = [
         *(admission.admit, admission.publish, admission.complete),
         *(waves.grant, waves.revoke),
@@ -243,6 +249,7 @@ async def main() -> None:
 
 def prefer_short_pauses() -> None:
     """Set the interpreter up for many judges and quick rollbacks; for the process of a worker only."""
+    take_turns_of(_PROCESSOR_TURN_SECONDS)
     sys.setswitchinterval(_THREAD_SWITCH_SECONDS)
     gc.collect()
     gc.freeze()

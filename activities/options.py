@@ -48,7 +48,8 @@ ROLLBACK_STUCK = (
 """Name and description of a counter that activities and workflows add to."""
 
 _SHORT = timedelta(seconds=15)
-_HEARTBEAT = timedelta(seconds=10)
+# A thousand judges on one worker must be heard of in time, also while it is busy.
+_HEARTBEAT = timedelta(seconds=15)
 _LONGEST_ATTEMPT = timedelta(days=30)
 
 _PATIENT = RetryPolicy(

@@ -19,9 +19,12 @@ from weightshift.analysis.queries import (
 from weightshift.analysis.series import Series
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.plan import Gate, Metric
+from weightshift.errors import QueryRefused
+
+_Business = tuple[tuple[Series, ...], tuple[Series, ...]]
 
 _BIRTH_SCRAPES = 3
-_OVERLAP_SCRAPES = 3
+_OVERLAP_SCRAPES = 1
 """How far a later read goes back: a sample that came in late must not be missed."""
 
 
@@ -37,7 +40,7 @@ class MetricsReader(Protocol):
     async def select(self, selector: str, *, end: float) -> tuple[Series, ...]:
         """Return the samples that a range selector finds up to `end` (unix seconds).
 
-        Raises `MetricsUnreachable`.
+        Raises `MetricsUnreachable`, `QueryRefused`.
         """
 
 
@@ -64,7 +67,8 @@ class StageMetrics:
         """Count everything between two moments (unix seconds).
 
         With `edges`, of latencies only these; with a `step` in seconds, only samples that far apart.
-        Raises `MetricsUnreachable`.
+        A business gate whose query is refused is counted without. Raises `MetricsUnreachable`,
+        `QueryRefused`.
         """
         apart = max(self._reader.scrape_interval, step or 0.0)
         raw = await self._read(
@@ -79,7 +83,7 @@ class StageMetrics:
     ) -> None:
         """Add what came between `start`, up to which `counts` was read, and `end`; the same edges as before.
 
-        Raises `MetricsUnreachable`; then nothing was added.
+        Raises `MetricsUnreachable`, `QueryRefused`; then nothing was added.
         """
         overlap = _OVERLAP_SCRAPES * self._reader.scrape_interval
         raw = await self._read(_Span(end - start + overlap, end, edges), born_after=-math.inf)
@@ -94,6 +98,7 @@ class StageMetrics:
             self._select_any_revision(Metric.REJECT_RATE, REJECTED, span),
             self._select_any_revision(Metric.DEVICE_MEMORY, MEMORY, span),
         )
+        business, refused = await self._read_every_business(span)
         return RawSamples(
             requests=requests,
             durations=durations,
@@ -101,7 +106,8 @@ class StageMetrics:
             rejected=rejected,
             scores=scores,
             memory=memory,
-            business={gate.name: await self._read_business(gate, span) for gate in self._business},
+            business=business,
+            refused=refused,
         )
 
     async def _select(
@@ -119,9 +125,18 @@ class StageMetrics:
         selector = range_selector(metric, self._service, (), span.seconds, step=span.step)
         return await self._reader.select(selector, end=span.end)
 
-    async def _read_business(
-        self, gate: Gate, span: "_Span"
-    ) -> tuple[tuple[Series, ...], tuple[Series, ...]]:
+    async def _read_every_business(self, span: "_Span") -> tuple[dict[str, _Business], dict[str, str]]:
+        """Return each gate's series, or why they were refused: such a gate must not blind the others."""
+        business: dict[str, _Business] = {}
+        refused: dict[str, str] = {}
+        for gate in self._business:
+            try:
+                business[gate.name] = await self._read_business(gate, span)
+            except QueryRefused as refusal:
+                refused[gate.name] = str(refusal)
+        return business, refused
+
+    async def _read_business(self, gate: Gate, span: "_Span") -> _Business:
         arms = ((Cohort.CANARY, self._revisions.canary), (Cohort.STABLE, self._revisions.stable))
         found = await asyncio.gather(
             *(

@@ -76,7 +76,8 @@ async def test_a_lost_instance_does_not_wait_for_a_metrics_store_that_hangs() ->
     await asyncio.gather(*others, return_exceptions=True)
 
 
-async def test_every_heartbeat_carries_the_judges_latest_word() -> None:
+async def test_every_heartbeat_carries_the_judges_latest_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_LONGEST_SILENCE", 0.1)
     beats: asyncio.Queue[str] = asyncio.Queue()
     environment = ActivityEnvironment()
     environment.on_heartbeat = beats.put_nowait
@@ -122,7 +123,10 @@ class Asked(Away):
         return await super().select(selector, end=end)
 
 
-async def test_a_store_that_is_away_is_asked_again_at_the_pace_of_looks_and_no_faster() -> None:
+async def test_a_store_that_is_away_is_asked_again_at_the_pace_of_looks_and_no_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics, "_LONGEST_SILENCE", 0.2)
     reader, beats = Asked(), asyncio.Queue[str]()
     environment = ActivityEnvironment()
     environment.on_heartbeat = beats.put_nowait
@@ -136,7 +140,10 @@ async def test_a_store_that_is_away_is_asked_again_at_the_pace_of_looks_and_no_f
     async with asyncio.timeout(10):
         for _ in range(6):
             await beats.get()
-    assert asyncio.get_running_loop().time() - began >= 4 * 0.2
+    asked, took = reader.asked, asyncio.get_running_loop().time() - began
+    # Two questions each time.
+    assert asked <= 2 * (1 + took / 0.2)
+    assert asked >= 2 * 3
     judging.cancel()
     await asyncio.gather(judging, return_exceptions=True)
 
