@@ -1,9 +1,6 @@
 """Background threads that give way to requests."""
 
-import ctypes
 import os
-import platform
-import struct
 import sys
 import threading
 import time
@@ -11,12 +8,13 @@ from collections.abc import Callable
 
 import torch
 
+from weightshift.processor_turns import take_turns_of
+
 # Half the share of a serving thread: on a full machine a load still comes through, or no rollback would.
 _NICENESS = 3
-# The default is up to 3 milliseconds.
-_SLICE_NANOSECONDS = 10_000_000
-# The system call's number; glibc has no function for it before 2.41.
-_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
+# The default is up to 3 milliseconds. A request would wait for the end of a turn while a forward of the
+# dry-run computes, and at each of its changes of threads.
+_TURNS_IN_THE_BACKGROUND = 0.01
 _SWITCH_SECONDS = 0.0005
 _TURN_SECONDS = 0.0005
 _PAUSE_SECONDS = 0.00025
@@ -33,19 +31,7 @@ def yield_to_requests() -> None:
     """
     torch.set_num_threads(1)
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
-    _take_long_turns()
-
-
-def _take_long_turns() -> None:
-    """Ask for long turns, and thereby for late ones: whoever takes shorter ones gets the core when it wakes.
-
-    A request would otherwise wait until the end of a turn, up to 4 milliseconds, while a forward of the
-    dry-run computes, and at each of its changes of threads. The share of the core stays as it is. Kernels
-    before 6.12, which wait less, ignore it, and where it is not allowed nothing is lost.
-    """
-    if (number := _SCHED_SETATTR.get(platform.machine())) is not None:
-        attributes = struct.pack("=IIQiIQQQ", 48, os.SCHED_OTHER, 0, _NICENESS, 0, _SLICE_NANOSECONDS, 0, 0)
-        ctypes.CDLL(None).syscall(number, 0, attributes, 0)
+    take_turns_of(_TURNS_IN_THE_BACKGROUND)
 
 
 def switch_threads_quickly() -> None:

@@ -39,11 +39,14 @@ from weightshift.mesh.wire import (
     Failure,
     SplitCommand,
 )
+from weightshift.processor_turns import take_turns_of
 
 Body = TypeVar("Body", SplitCommand, Confirmation)
 
 _MAX_BODY_BYTES = 4_096
 _POLL_INTERVAL = 0.002
+# Others are at work on its machine, and a rollback must not wait for the end of their turns.
+_PROCESSOR_TURN_SECONDS = 0.0005
 _ROUTE_DUMP = "/config_dump?resource=dynamic_route_configs"
 
 
@@ -190,6 +193,7 @@ async def _failure(_: Request, error: Exception) -> Response:
 def main() -> None:
     """Serve until SIGTERM."""
     settings = AgentSettings()
+    take_turns_of(_PROCESSOR_TURN_SECONDS)
     uvicorn.run(
         create_app(settings),
         host=settings.host,
