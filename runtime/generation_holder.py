@@ -157,6 +157,14 @@ class GenerationHolder:
             candidate.retire()
         self._retire(candidate)
 
+    def holds(self, target: Target) -> bool:
+        """Whether `claim` would find the target's model now."""
+        with self._lock:
+            return any(
+                one.loaded.manifest_sha256 == target.manifest_sha256 and not one.loaded.is_staged
+                for one in self._resident.values()
+            )
+
     def claim(self, manifest_sha256: str) -> LoadedModel | None:
         """Share a model that is still resident, serving or retired, for one more generation."""
         with self._lock:

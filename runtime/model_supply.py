@@ -1,7 +1,7 @@
 """Where models come from: the store, the disk, host memory, and what each way costs."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from runtime.artifact_cache import ArtifactCache
@@ -18,6 +18,7 @@ from runtime.signatures import SignatureCache, SignaturePolicy, accepted_keys
 from runtime.standby import Standby
 from runtime.target_state import TargetState
 from weightshift.artifacts.base import ObjectStore
+from weightshift.contracts.target import Target
 
 _logger = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class ModelSupply:
             max_artifact_bytes=settings.max_artifact_bytes,
             limits=FetchLimits(least_rate=settings.fetch_least_rate, patience=settings.fetch_patience),
         )
+        self._kept = settings.cache_keep
         self._cache = ArtifactCache(root=settings.cache_dir, downloader=downloader)
         self._cache.sweep()
         self._measurements = Measurements(
@@ -72,6 +74,19 @@ class ModelSupply:
             cohort=settings.cohort,
             check=signatures.check_new_target,
         )
+
+    def remember(
+        self, target: Target, resident: Iterable[Generation], *, stand_back: Callable[[], None]
+    ) -> None:
+        """Trust a target that serves, and remove artifacts that nobody needs; requests go first."""
+        stand_back()
+        self.target_state.trust(target)
+        stand_back()
+        needed = {generation.loaded.manifest_sha256 for generation in resident}
+        try:
+            self.preparer.collect(needed | self.target_state.way_back, newest=self._kept)
+        except OSError:
+            _logger.exception("old artifacts could not be removed from the cache")
 
     def tiers(self, resident: Iterable[Generation]) -> dict[str, Tier]:
         """Return where each artifact's weights are, by manifest digest; `resident` are in memory."""

@@ -14,6 +14,7 @@ from runtime.candidate_board import CandidateBoard
 from runtime.compatibility import runtime_build
 from runtime.generation_holder import Generation, GenerationHolder, LoadedModel
 from runtime.in_place_swap import InPlaceSwapper
+from runtime.load_wait import wait_for_load
 from runtime.model_supply import ModelSupply
 from runtime.priority import yield_to_requests
 from runtime.registry_client import Reporter, TargetReader
@@ -47,8 +48,8 @@ class Reconciler:
     ) -> None:
         self._settings = settings
         self._holder = holder
+        self._supply = supply
         self._state = supply.target_state
-        self._preparer = supply.preparer
         self._metrics = metrics
         self._reporter = reporter
         self._swapper = swapper
@@ -213,18 +214,24 @@ class Reconciler:
 
     async def _install(self, target: Target, tracker: CandidateTracker) -> None:
         await self._await_grant(target)
+        generation_of = partial(Generation, target=target, runtime_build=runtime_build())
         loaded = self._holder.claim(target.manifest_sha256)
         if loaded is not None:
             tracker.commit()
         else:
             current = self._holder.current
             serving = current.loaded if current else None
-            prepare = partial(self._preparer.prepare, target, tracker, serving=serving)
+            prepare = partial(self._supply.preparer.prepare, target, tracker, serving=serving)
             self._loading = self._thread.submit(prepare)
-            loaded = await asyncio.wrap_future(self._loading)
+            loaded = await wait_for_load(
+                self._loading,
+                wake=self._wake,
+                is_pointless=partial(self._is_overtaken, target),
+                drop=lambda late: self._holder.discard(generation_of(loaded=late)),
+            )
             tracker.commit()
             await self._refresh()
-        generation = Generation(target=target, loaded=loaded, runtime_build=runtime_build())
+        generation = generation_of(loaded=loaded)
         if not await self._may_swap(target):
             self._holder.discard(generation)
             raise GrantWithdrawn
@@ -233,7 +240,9 @@ class Reconciler:
         self._served.add(target.manifest_sha256)
         tracker.install()
         self._reporter.wake()
-        await asyncio.to_thread(self._remember, target, tracker.stand_back)
+        await asyncio.to_thread(
+            self._supply.remember, target, self._holder.resident, stand_back=tracker.stand_back
+        )
 
     async def _publish(self, candidate: Generation) -> None:
         """Let a candidate serve. Raises `Superseded`, and what keeps a staged one from taking its place."""
@@ -268,15 +277,10 @@ class Reconciler:
         if (target := await self._reader.target()) is not None:
             await self.accept(target)
 
-    def _remember(self, target: Target, stand_back: Callable[[], None]) -> None:
-        stand_back()
-        self._state.trust(target)
-        stand_back()
-        resident = {generation.loaded.manifest_sha256 for generation in self._holder.resident}
-        try:
-            self._preparer.collect(resident | self._state.way_back, newest=self._settings.cache_keep)
-        except OSError:
-            _logger.exception("old artifacts could not be removed from the cache")
+    def _is_overtaken(self, target: Target) -> bool:
+        """Whether what is wanted instead needs no load: it waits for none that hangs."""
+        desired = self._desired
+        return self._is_superseded(target) and desired is not None and self._holder.holds(desired)
 
     def _is_superseded(self, target: Target) -> bool:
         return self.desired_revision > target.revision

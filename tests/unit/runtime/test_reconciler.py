@@ -134,6 +134,27 @@ async def test_a_newer_target_stops_an_older_download(world: Any, gated: GatedSt
     assert not (world.root / "artifacts" / slow.digest()).exists()
 
 
+async def test_a_load_that_hangs_keeps_no_rollback_to_what_serves(
+    world: Any, gated: GatedStore, artifacts: Any
+) -> None:
+    healthy, hanging = artifacts.push("v1", seed=1), artifacts.push("v2", seed=2)
+    await world.publish(healthy)
+    gated.slow_key = blob_key("ranker", hanging.files[0].sha256)
+    async with world.running() as instance:
+        await world.until(world.serving(instance, 1))
+        await world.publish(hanging)
+        await asyncio.to_thread(gated.entered.wait, DEADLINE)
+        await world.publish(healthy)
+        await world.until(world.serving(instance, 3))
+        assert not gated.gate.is_set()
+        assert instance.holder.current.target.artifact_id == "v1"
+        # The load goes on to its end, late, and changes nothing.
+        gated.gate.set()
+        await world.publish(artifacts.push("v4", seed=4))
+        await world.until(world.serving(instance, 4))
+        await world.until(lambda: len(instance.holder.resident) == 1)
+
+
 async def test_a_store_that_comes_back_is_waited_for(world: Any, gated: GatedStore, artifacts: Any) -> None:
     gated.failures = 5
     await world.publish(artifacts.push("v1"))
