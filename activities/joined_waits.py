@@ -5,7 +5,9 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
+from activities.failures import application_errors
 from activities.fleet import FleetActivities
 from activities.options import ADOPT, SWAP
 from weightshift.contracts.commands import (
@@ -17,8 +19,11 @@ from weightshift.contracts.commands import (
     Observed,
     PublishCommand,
 )
+from weightshift.contracts.identity import Service
 from weightshift.contracts.target import Target
 from weightshift.contracts.verdict import StageOutcome
+from weightshift.errors import CanaryCarriesTraffic
+from weightshift.mesh.base import Mesh
 
 
 class Judge(Protocol):
@@ -38,10 +43,11 @@ class Publisher(Protocol):
 class JoinedWaits:
     """Waits for instances while the canary is judged, or after a publication of its own."""
 
-    def __init__(self, *, fleet: FleetActivities, judge: Judge, publisher: Publisher) -> None:
+    def __init__(self, *, fleet: FleetActivities, judge: Judge, publisher: Publisher, mesh: Mesh) -> None:
         self._fleet = fleet
         self._judge = judge
         self._publisher = publisher
+        self._mesh = mesh
 
     @activity.defn(name=SWAP.name)
     async def swap(self, command: JudgedWait) -> JudgedProgress:
@@ -63,6 +69,26 @@ class JoinedWaits:
 
     @activity.defn(name=ADOPT.name)
     async def adopt(self, command: Adoption) -> FleetProgress:
-        """Publish, and return when every instance serves it. Raises what either raises."""
+        """Publish to an idle cohort, and return when every instance serves it.
+
+        Raises `CanaryCarriesTraffic` with the mesh's state where it is not idle, and what publishing and
+        the wait raise.
+        """
+        await self._require_idle_canary(command.publish.publication.service)
         target = await self._publisher.publish(command.publish)
         return await self._fleet.warm_up(command.wait.model_copy(update={"revision": target.revision}))
+
+    async def _require_idle_canary(self, service: Service) -> None:
+        """See that nobody has moved traffic to the canary past the release since it went to stable."""
+        with application_errors():
+            found = await self._mesh.read(service)
+        if found.split.canary:
+            command = f"weightshift release rollback {service.model} -e {service.environment}"
+            raise ApplicationError(
+                f"the canary carries {found.split.canary} % of the traffic, so nothing more is published to "
+                f"it; go back to what it serves with `{command}`, or give the traffic to stable with "
+                f"`{command} --break-glass`",
+                found,
+                type=CanaryCarriesTraffic.__name__,
+                non_retryable=True,
+            )

@@ -80,6 +80,10 @@ class FeatureSchemaChanged(InvalidInput):
     """The artifact takes other requests than the one that serves."""
 
 
+class QueryRefused(InvalidInput):
+    """Prometheus refuses a query as it is."""
+
+
 class Unauthorised(InvalidInput):
     """The token does not allow this."""
 
@@ -116,6 +120,10 @@ class RevisionReused(Conflict):
 
 class ReleaseActive(Conflict):
     """Another release of this model and environment is active."""
+
+
+class CanaryCarriesTraffic(Conflict):
+    """The canary carries traffic, which would get unjudged what is published to it."""
 
 
 class OperationConflict(Conflict):

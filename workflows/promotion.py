@@ -1,7 +1,7 @@
 """Handing over to stable once the canary has proved itself, and keeping the way back for a while."""
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from activities.options import ADOPT, SWAP, WARM_UP
@@ -13,7 +13,8 @@ with workflow.unsafe.imports_passed_through():
     from weightshift.contracts.plan import OnPartial, Promotion
     from weightshift.contracts.release import Outcome, ReleasePhase
     from weightshift.contracts.target import Target
-    from weightshift.contracts.traffic import TrafficSplit
+    from weightshift.contracts.traffic import MeshState, TrafficSplit
+    from weightshift.errors import CanaryCarriesTraffic
     from workflows.context import ReleaseContext, StageBreached
     from workflows.forward import fleet_wait, publication, publish, shift
     from workflows.human_gate import wait_while_paused
@@ -151,7 +152,16 @@ async def _retire(context: ReleaseContext) -> None:
         else:
             await _warm_canary(context, artifact_id, tolerate_lost=True)
     except ActivityError as error:
+        _correct_what_serves(context, error)
         context.tell(f"canary did not adopt {artifact_id}: {error.cause}")
+
+
+def _correct_what_serves(context: ReleaseContext, error: ActivityError) -> None:
+    """Take back what was said at the promotion where traffic was moved to the canary past the release."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError) and cause.type == CanaryCarriesTraffic.__name__:
+        context.read_back(MeshState.model_validate(cause.details[0]))
+        context.reason = f"{context.request.artifact_id} is on stable, but {cause.message}"
 
 
 async def _adopt(context: ReleaseContext, artifact_id: str) -> None:

@@ -224,7 +224,7 @@ class Harness:
         pods = ClusterActivities(
             registry=self.registry, lost_after=LOST_AFTER, poll=poll, cluster=self.cluster
         )
-        joined = JoinedWaits(fleet=fleet, judge=self.observations, publisher=admission)
+        joined = JoinedWaits(fleet=fleet, judge=self.observations, publisher=admission, mesh=self.mesh)
         traffic = MeshActivities(mesh=self.mesh)
         waves = WaveActivities(registry=self.registry)
         return [

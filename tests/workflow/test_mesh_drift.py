@@ -7,7 +7,7 @@ import pytest
 from tests.workflow.harness import FAST_PLAN, UNJUDGED_PLAN, Harness
 from weightshift.contracts.identity import Cohort, Fence
 from weightshift.contracts.plan import Sticky
-from weightshift.contracts.release import Outcome, RollbackRequest
+from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.errors import Conflict, MeshDrift, RouteInvalid
 from weightshift.way_back import going_back_key
@@ -57,6 +57,32 @@ async def test_going_back_may_start_from_the_canary(harness: Harness) -> None:
     await harness.client.start(request.model_copy(update={"request_key": key}))
     assert (await harness.result()).outcome is Outcome.PROMOTED
     assert harness.splits()[-1] == "100/0"
+
+
+async def test_nothing_is_published_under_traffic_that_was_moved_to_the_parachute(harness: Harness) -> None:
+    """As after `--break-glass --cohort canary`: v42 is promoted and bad, and v41 serves on the canary."""
+    await harness.start("v42", UNJUDGED_PLAN)
+
+    async def parachute_is_up() -> bool:
+        status = await harness.client.status(harness.service)
+        return status.phase is ReleasePhase.PARACHUTE and status.way_back == "instant"
+
+    await harness.until_in_real_time(parachute_is_up)
+    await harness.mesh.write(harness.service, TrafficSplit.all_to(Cohort.CANARY), Fence.above_all(2))
+    result = await harness.result()
+    assert await harness.serves(Cohort.CANARY, "v41")
+    assert (result.outcome, str(result.split)) == (Outcome.PROMOTED, "0/100")
+    assert "v42 is on stable, but the canary carries 100 % of the traffic" in result.reason
+    status = await harness.client.status(harness.service)
+    assert (str(status.split), status.reason) == ("0/100", result.reason)
+    assert any("CanaryCarriesTraffic" in step.text for step in status.steps)
+    assert (await harness.registry.releases(harness.service))[0].reason == result.reason
+    back = harness.request("v41", UNJUDGED_PLAN)
+    back = back.model_copy(update={"request_key": going_back_key(back.release_id)})
+    await harness.client.start(back)
+    assert (await harness.result()).outcome is Outcome.PROMOTED
+    assert harness.splits()[-1] == "100/0"
+    assert await harness.serves(Cohort.STABLE, "v41")
 
 
 async def test_a_rollback_that_leaves_traffic_on_the_canary_says_so(harness: Harness) -> None:
