@@ -13,7 +13,7 @@ from weightshift.analysis.verdict import StageJudge, StageState
 from weightshift.contracts.commands import CarriedWealth, Observation, Observed, ObserveMode
 from weightshift.contracts.control import control_share
 from weightshift.contracts.verdict import StageOutcome, StageVerdict
-from weightshift.errors import MetricsUnreachable
+from weightshift.errors import MetricsUnreachable, QueryRefused
 
 _LOOKBACK_SCRAPES = 10
 _CALIBRATION_SAMPLES = 10
@@ -79,7 +79,7 @@ class StageObservation:
                 self._state = await self._start()
             if due > 0:
                 await self._advance(self._state, due)
-        except MetricsUnreachable as error:
+        except (MetricsUnreachable, QueryRefused) as error:
             return self._inconclusive(str(error))
         except (ValueError, KeyError, ArithmeticError) as error:
             return self._inconclusive(f"the analysis failed: {type(error).__name__}: {error}")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from activities.traffic import Missing, TrafficObserver
 from weightshift.analysis.sizing import (
@@ -16,7 +17,7 @@ from weightshift.contracts.instance import InstanceState
 from weightshift.contracts.plan import Gate, Metric, Plan
 from weightshift.contracts.release import ReleaseRequest
 from weightshift.contracts.target import Targets
-from weightshift.errors import InvalidPlan
+from weightshift.errors import InvalidPlan, QueryRefused
 
 
 def pool_capacity(states: Sequence[InstanceState]) -> PoolCapacity | None:
@@ -67,38 +68,50 @@ class PlanChecks:
         self, request: ReleaseRequest, stable_revision: int, states: Sequence[InstanceState]
     ) -> tuple[list[str], tuple[str, ...]]:
         """Compare a plan with the traffic and the instances; returns problems, and remarks."""
-        traffic = await self._traffic.observe(request.service, stable_revision=stable_revision)
+        traffic, findings = await asyncio.gather(
+            self._traffic.observe(request.service, stable_revision=stable_revision),
+            self._ask_business(request, stable_revision),
+        )
         if traffic is None:
-            return [], ("traffic: none was measured lately, so the plan was not compared with it",)
+            refused = [one.text for one in findings if not one.needs_traffic]
+            return refused, ("traffic: none was measured lately, so the plan was not compared with it",)
         capacity = pool_capacity(states)
         problems = sample_size_problems(request.plan, traffic)
         if capacity is not None:
             problems += overload_problems(request.plan, traffic, capacity, highest_load=self._highest_load)
-        unknown, remarks = await self._check_business(request, stable_revision)
-        return problems + unknown, (_describe(traffic), *slow_gates(request.plan, traffic), *remarks)
+        problems += [one.text for one in findings if one.is_fatal]
+        remarks = [one.text for one in findings if not one.is_fatal]
+        return problems, (_describe(traffic), *slow_gates(request.plan, traffic), *remarks)
 
-    async def _check_business(
-        self, request: ReleaseRequest, stable_revision: int
-    ) -> tuple[list[str], list[str]]:
-        """See that what business gates count is counted on stable, under traffic; problems, and remarks."""
-        asked = [
-            (gate, part, template)
+    async def _ask_business(self, request: ReleaseRequest, stable_revision: int) -> list["_Finding"]:
+        """Ask for what business gates count on stable; returns what is refused, and what there is not."""
+
+        async def ask(gate: Gate, part: str, template: str) -> _Finding | None:
+            try:
+                lack = await self._traffic.missing(request.service, template, stable_revision=stable_revision)
+            except QueryRefused as refusal:
+                text = f"gate {gate.name}: mend `{part}`, {template}: {refusal}"
+                return _Finding(text, is_fatal=True, needs_traffic=False)
+            if lack is None:
+                return None
+            is_fatal = gate.ratio is not None and (lack is Missing.COUNTER or part == "total")
+            return _Finding(_lacking(gate, part, template, lack), is_fatal=is_fatal, needs_traffic=True)
+
+        parts = [
+            ask(gate, part, template)
             for gate in business_gates(request.plan)
             for part, template in (("bad", gate.bad), ("total", gate.total))
         ]
-        missing = await asyncio.gather(
-            *(
-                self._traffic.missing(request.service, template, stable_revision=stable_revision)
-                for _, _, template in asked
-            )
-        )
-        problems: list[str] = []
-        remarks: list[str] = []
-        for (gate, part, template), lack in zip(asked, missing, strict=True):
-            if lack is not None:
-                fatal = gate.ratio is not None and (lack is Missing.COUNTER or part == "total")
-                (problems if fatal else remarks).append(_lacking(gate, part, template, lack))
-        return problems, remarks
+        return [finding for finding in await asyncio.gather(*parts) if finding is not None]
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """What is wrong with a business gate, in words; fatal where it could never be judged."""
+
+    text: str
+    is_fatal: bool
+    needs_traffic: bool
 
 
 def business_gates(plan: Plan) -> list[Gate]:

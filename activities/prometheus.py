@@ -13,6 +13,7 @@ from urllib3.util.retry import Retry
 from weightshift.analysis.queries import read_matrix
 from weightshift.analysis.series import Series
 from weightshift.errors import MetricsUnreachable
+from weightshift.prometheus_answers import raise_for_error
 from weightshift.settings import MetricsSettings
 
 _QUERIES_AT_A_TIME = 10  # for as many the client keeps connections
@@ -31,13 +32,13 @@ class PrometheusReader:
         self._timeout = settings.timeout
         self._threads = ThreadPoolExecutor(_QUERIES_AT_A_TIME, thread_name_prefix="prometheus")
         session = requests.Session()
-        session.hooks["response"].append(_read_quickly)
+        session.hooks["response"] += [raise_for_error, _read_quickly]
         self._client = PrometheusConnect(url=settings.prometheus_url, retry=Retry(total=0), session=session)
 
     async def select(self, selector: str, *, end: float) -> tuple[Series, ...]:
         """Return the samples that a range selector finds up to `end` (unix seconds).
 
-        Raises `MetricsUnreachable`.
+        Raises `MetricsUnreachable`, `QueryRefused`.
         """
         return await asyncio.get_running_loop().run_in_executor(
             self._threads, lambda: read_matrix(self._query(selector, end))

@@ -19,7 +19,7 @@ from weightshift.analysis.queries import (
 from weightshift.analysis.series import CumulativeCounter, SeriesTable
 from weightshift.analysis.sizing import ObservedTraffic
 from weightshift.contracts.identity import Cohort, Service
-from weightshift.errors import MetricsUnreachable
+from weightshift.errors import MetricsUnreachable, QueryRefused
 
 _SLICES = 10
 _SHORTEST_SLICE_SCRAPES = 4
@@ -39,7 +39,10 @@ class TrafficObserver(Protocol):
         """Return what stable does lately; None where nobody knows, or nothing came."""
 
     async def missing(self, service: Service, template: str, *, stable_revision: int) -> Missing | None:
-        """Return what a business gate's own selector lacks on stable; None where nothing, or nobody knows."""
+        """Return what a business gate's own selector lacks on stable; None where nothing, or nobody knows.
+
+        Raises `QueryRefused` for a selector that is none.
+        """
 
 
 @dataclass(frozen=True)
@@ -85,12 +88,15 @@ class MeasuredTraffic:
         moments = [end - index * seconds for index in range(number, -1, -1)]
         try:
             stretches = await self._stretches(service, stable_revision, moments)
-        except (MetricsUnreachable, ValueError):
+        except (MetricsUnreachable, QueryRefused, ValueError):
             return None
         return busiest(stretches, seconds=seconds)
 
     async def missing(self, service: Service, template: str, *, stable_revision: int) -> Missing | None:
-        """Return what a business gate's own selector lacks on stable; None where nothing, or nobody knows."""
+        """Return what a business gate's own selector lacks on stable; None where nothing, or nobody knows.
+
+        Raises `QueryRefused` for a selector that is none.
+        """
         on_stable = business_selector(
             template, service, Cohort.STABLE, stable_revision, self._reader.calibration
         )

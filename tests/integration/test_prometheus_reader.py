@@ -14,6 +14,7 @@ from weightshift.analysis.counters import ArmRevisions
 from weightshift.analysis.samples import Interval
 from weightshift.contracts.identity import Service
 from weightshift.contracts.plan import Gate, Metric
+from weightshift.errors import QueryRefused
 from weightshift.local.prometheus import ScrapeTarget, prometheus_server
 from weightshift.settings import MetricsSettings
 
@@ -107,6 +108,8 @@ async def test_everything_a_gate_needs_is_read_back(tmp_path: Path) -> None:
                 await traffic.missing(SERVICE, f'{name}{{revision="$revision"}}', stable_revision=revision)
                 for name, revision in (("carts_total", 8), ("carts_total", 7), ("cards_total", 8))
             ]
+            with pytest.raises(QueryRefused, match="parse error"):
+                await traffic.missing(SERVICE, "rate(carts_total[1m])", stable_revision=8)
     finally:
         server.shutdown()
         server.server_close()

@@ -22,6 +22,7 @@ from weightshift.contracts.notification import Notification
 from weightshift.contracts.target import Target
 from weightshift.contracts.traffic import MeshState, TrafficSplit
 from weightshift.contracts.verdict import StageOutcome, StageVerdict
+from weightshift.errors import QueryRefused
 from weightshift.mesh.memory import MemoryMesh
 from weightshift.registry.memory import MemoryRegistry
 
@@ -44,7 +45,7 @@ async def approved_artifact(
 class SimulatedFleet:
     """Instances that follow their cohort's target at once, in waves by their grants, unless told otherwise.
 
-    `unfit` and `stuck` name artifacts, or one instance's: `stable-0 v42`.
+    `unfit` and `stuck` name artifacts, or one instance's: `stable-0 v42`; `unready` names instances.
     """
 
     def __init__(self, registry: MemoryRegistry, service: Service) -> None:
@@ -53,6 +54,7 @@ class SimulatedFleet:
         self._instances = [(cohort, f"{cohort}-{i}") for cohort in Cohort for i in range(2)]
         self.unfit: set[str] = set()
         self.stuck: set[str] = set()
+        self.unready: set[str] = set()
         self.capacities: dict[str, float] = {}
         self.devices: dict[str, str] = {}
         self.served: list[tuple[str, int, str]] = []
@@ -62,6 +64,14 @@ class SimulatedFleet:
         """Have so many instances of a cohort; those that are gone report no more."""
         others = [one for one in self._instances if one[0] is not cohort]
         self._instances = [*others, *((cohort, f"{cohort}-{i}") for i in range(instances))]
+
+    async def replace(self, instance_id: str, by: str) -> None:
+        """Have another instance in place of one, whose last word is that it drains."""
+        (cohort,) = (cohort for cohort, name in self._instances if name == instance_id)
+        others = [one for one in self._instances if one[1] != instance_id]
+        self._instances = [*others, (cohort, by)]
+        last = self._report(cohort, instance_id, self._taken[instance_id])
+        await self._registry.report(last.model_copy(update={"draining": True, "ready": False}))
 
     async def run(self) -> None:
         """Report for ever."""
@@ -99,7 +109,7 @@ class SimulatedFleet:
             boot_id="1",
             service=self._service,
             cohort=cohort,
-            ready=True,
+            ready=instance_id not in self.unready,
             servable_capacity=self.capacities.get(instance_id, 1.0),
             device=self.devices.get(instance_id, ""),
         )
@@ -190,21 +200,24 @@ class ScriptedObservations:
 class ToldTraffic:
     """A `TrafficObserver` that says what it is told; None, as long as it is told nothing.
 
-    `lacks` holds selectors of business gates, with what is missing of them.
+    `lacks` holds selectors of business gates, with what is missing of them, or why they are refused.
     """
 
     told: ObservedTraffic | None = None
     asked = 0
 
     def __init__(self) -> None:
-        self.lacks: dict[str, Missing] = {}
+        self.lacks: dict[str, Missing | QueryRefused] = {}
 
     async def observe(self, service: Service, *, stable_revision: int) -> ObservedTraffic | None:
         self.asked += 1
         return self.told
 
     async def missing(self, service: Service, template: str, *, stable_revision: int) -> Missing | None:
-        return self.lacks.get(template)
+        lack = self.lacks.get(template)
+        if isinstance(lack, QueryRefused):
+            raise lack
+        return lack
 
 
 class Listener:

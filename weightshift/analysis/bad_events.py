@@ -23,7 +23,7 @@ def bad_events(gate: Gate, arm: ArmCounts, edges: tuple[float, ...]) -> BadCount
 def uncountable(gate: Gate, interval: Interval) -> str:
     """Return why `bad_events` found nothing to count."""
     if gate.metric is Metric.BUSINESS:
-        return "no series carries the release's revision"
+        return interval.refused.get(gate.name, "no series carries the release's revision")
     longest = f"{interval.edges[-1]:g} s is the longest" if interval.edges else "there are none"
     return f"no latency bucket reaches {gate.maximum} s: {longest}"
 

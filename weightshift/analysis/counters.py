@@ -18,7 +18,8 @@ LabelledCounters = Labelled[CumulativeCounter]
 class RawSamples:
     """Everything read at one time; what no gate asks for is empty.
 
-    `business` holds the series of each business gate by its name: bad events, and all events.
+    `business` holds the series of each business gate by its name: bad events, and all events; `refused`
+    why the store does not let those of a gate be read.
 
     A series that was not read before, and whose first sample is later than `born_after` (unix seconds), was
     born inside the range; a first reader leaves at least two scrape intervals between the start of the
@@ -32,6 +33,7 @@ class RawSamples:
     scores: tuple[Series, ...] = ()
     memory: tuple[Series, ...] = ()
     business: Mapping[str, tuple[tuple[Series, ...], tuple[Series, ...]]] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Counts:
         self._rejected = SeriesTable(CumulativeCounter)
         self._memory = SeriesTable(Gauge)
         self._business: dict[str, BusinessCounts] = {}
+        self._refused: Mapping[str, str] = {}
         self._edges: tuple[float, ...] = ()
         self._score_edges: tuple[float, ...] = ()
 
@@ -65,6 +68,7 @@ class Counts:
             self._score_edges = _edges(self._scores)
         self._rejected.add(raw.rejected, born_after=raw.born_after)
         self._memory.add(raw.memory, born_after=raw.born_after)
+        self._refused = raw.refused
         for gate, (bad, total) in raw.business.items():
             counts = self._business.setdefault(gate, BusinessCounts())
             counts.bad.add(bad, born_after=raw.born_after)
@@ -85,6 +89,7 @@ class Counts:
             stable=self._arm("stable", start, end),
             edges=self._edges,
             score_edges=self._score_edges,
+            refused=self._refused,
         )
 
     def _arm(self, cohort: str, start: float, end: float) -> ArmCounts:
@@ -93,7 +98,7 @@ class Counts:
         business = {
             gate: counted
             for gate, counts in self._business.items()
-            if (counted := counts.between(revision, start, end)) is not None
+            if gate not in self._refused and (counted := counts.between(revision, start, end)) is not None
         }
         return ArmCounts(
             {name: self._instance(cohort, name, start, end) for name in instances},

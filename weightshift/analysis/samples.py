@@ -130,12 +130,14 @@ class Interval:
     """Both arms over the same stretch of time.
 
     `edges` are latency limits in seconds and `score_edges` limits of the model's scores, both rising.
+    `refused` says of business gates, by name, why nothing may be read for them.
     """
 
     canary: ArmCounts
     stable: ArmCounts
     edges: tuple[float, ...]
     score_edges: tuple[float, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     def at_edges(self, edges: tuple[float, ...]) -> "Interval":
         """Return the same counts with some of the latency edges only."""

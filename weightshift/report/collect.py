@@ -7,7 +7,7 @@ from typing import Protocol
 from weightshift.contracts.evidence import AuditQuery, AuditRow
 from weightshift.contracts.identity import Service
 from weightshift.contracts.release import ReleaseRecord
-from weightshift.errors import MetricsUnreachable, UnknownRelease
+from weightshift.errors import MetricsUnreachable, QueryRefused, UnknownRelease
 from weightshift.registry.pages import read_all
 from weightshift.report.assemble import assemble
 from weightshift.report.document import Measured, ReleaseReport
@@ -29,7 +29,7 @@ class HistoryReader(Protocol):
     """Reads both cohorts' measured curves."""
 
     async def read(self, service: Service, start: datetime, end: datetime) -> Measured:
-        """Return the curves between two times. Raises `MetricsUnreachable`."""
+        """Return the curves between two times. Raises `MetricsUnreachable`, `QueryRefused`."""
 
 
 async def collect(
@@ -73,7 +73,7 @@ async def _measured(
 ) -> tuple[Measured | None, list[str]]:
     try:
         measured = await history.read(record.service, record.started_at, record.finished_at or now)
-    except MetricsUnreachable as error:
+    except (MetricsUnreachable, QueryRefused) as error:
         return None, [f"{error}: {_JUDGED_ONLY}"]
     if not measured.at:
         return None, [f"Prometheus holds no request of this time: {_JUDGED_ONLY}"]

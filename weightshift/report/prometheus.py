@@ -13,6 +13,7 @@ from urllib3.util.retry import Retry
 
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.errors import MetricsUnreachable
+from weightshift.prometheus_answers import raise_for_error
 from weightshift.report.document import Measured, MeasuredArm
 from weightshift.settings import MetricsSettings
 
@@ -34,10 +35,15 @@ class PrometheusHistory:
 
     def __init__(self, *, settings: MetricsSettings) -> None:
         self._settings = settings
-        self._client = PrometheusConnect(url=settings.prometheus_url, retry=Retry(total=0))
+        session = requests.Session()
+        session.hooks["response"].append(raise_for_error)
+        self._client = PrometheusConnect(url=settings.prometheus_url, retry=Retry(total=0), session=session)
 
     async def read(self, service: Service, start: datetime, end: datetime) -> Measured:
-        """Return at most `POINTS` moments between two times. Raises `MetricsUnreachable`."""
+        """Return at most `POINTS` moments between two times.
+
+        Raises `MetricsUnreachable`, `QueryRefused`.
+        """
         step = max(self._settings.scrape_interval, (end - start).total_seconds() / POINTS)
         window = f"{math.ceil(max(step, _RATE_SCRAPES * self._settings.scrape_interval))}s"
         labels = f'model="{service.model}",environment="{service.environment}"'
@@ -60,7 +66,10 @@ class PrometheusHistory:
         )
 
     async def scraped_instances(self) -> int:
-        """Return how many runtimes Prometheus has fresh samples of. Raises `MetricsUnreachable`."""
+        """Return how many runtimes Prometheus has fresh samples of.
+
+        Raises `MetricsUnreachable`, `QueryRefused`.
+        """
         return await asyncio.to_thread(self._scraped_instances)
 
     def _scraped_instances(self) -> int:

@@ -13,7 +13,7 @@ from weightshift.contracts.commands import Observation, ObserveMode
 from weightshift.contracts.identity import Service
 from weightshift.contracts.plan import Gate, Metric, ResolvedStage
 from weightshift.contracts.verdict import GateVerdict, StageOutcome
-from weightshift.errors import MetricsUnreachable, QueryRefused
+from weightshift.errors import MetricsUnreachable
 
 SERVICE = Service(model="ranker", environment="prod")
 START = 1_000_000.0
@@ -159,45 +159,6 @@ async def test_a_stage_reads_on_from_where_it_was() -> None:
     assert asked == {"6000ms]", "11000ms]"}, "what came since, and a scrape that may have come late"
     again = await StageObservation(observation(), WrittenSamples(good=50)).judge_due_intervals(START + 21)
     assert verdict == again
-
-
-BUSINESS = Gate(
-    metric=Metric.BUSINESS,
-    label="abandoned",
-    ratio=1.2,
-    bad='abandoned_total{revision="$revision"} by',
-    total='carts_total{revision="$revision"}',
-)
-
-
-class RefusingBusiness(WrittenSamples):
-    """Refuses one selector of a business gate and knows none of the other's."""
-
-    async def select(self, selector: str, *, end: float) -> tuple[Series, ...]:
-        if selector.startswith("abandoned"):
-            raise QueryRefused("Prometheus refuses the query: 1:9: parse error")
-        return await super().select(selector, end=end)
-
-
-async def test_a_business_query_that_is_refused_blinds_its_own_gate_alone() -> None:
-    asked = observation()
-    stage = asked.stage.model_copy(update={"gates": (GATE, BUSINESS)})
-    asked = asked.model_copy(update={"stage": stage})
-    healthy = await StageObservation(asked, RefusingBusiness(good=50)).judge_due_intervals(START + 40)
-    errors, business, _ = healthy.gates
-    assert (errors.verdict, business.verdict) == (GateVerdict.HEALTHY, GateVerdict.NO_DATA)
-    assert business.detail == "Prometheus refuses the query: 1:9: parse error"
-    assert healthy.outcome is StageOutcome.INCONCLUSIVE
-    failing = StageObservation(asked, RefusingBusiness(good=0, bad=50))
-    verdict = await failing.judge_due_intervals(START + 11)
-    assert (verdict.outcome, verdict.reason) == (StageOutcome.BREACH, "gate hard breached")
-
-
-async def test_a_query_of_our_own_that_is_refused_is_inconclusive() -> None:
-    reader = WrittenSamples(good=50)
-    reader.failure = QueryRefused("Prometheus refuses the query: too many samples")
-    verdict = await StageObservation(observation(), reader).judge_due_intervals(START + 20)
-    assert (verdict.outcome, verdict.reason) == (StageOutcome.INCONCLUSIVE, str(reader.failure))
 
 
 def bytes_of_samples() -> int:

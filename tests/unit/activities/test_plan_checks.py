@@ -10,7 +10,7 @@ from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.plan import Gate, Metric, Plan
 from weightshift.contracts.release import ReleaseRequest
 from weightshift.contracts.target import Target, Targets
-from weightshift.errors import InvalidPlan
+from weightshift.errors import InvalidPlan, QueryRefused
 
 SERVICE = Service(model="ranker", environment="test")
 BAD = 'abandoned_total{revision="$revision"}'
@@ -25,7 +25,9 @@ STABLE = Target(
 )
 
 
-async def told(lacks: dict[str, Missing], *, traffic: bool = True, **limit: float) -> tuple[str, ...]:
+async def told(
+    lacks: dict[str, Missing | QueryRefused], *, traffic: bool = True, **limit: float
+) -> tuple[str, ...]:
     """What is remarked of a plan with one business gate while its selectors lack this."""
     observer = ToldTraffic()
     observer.lacks = lacks
@@ -64,3 +66,11 @@ async def test_nothing_bad_so_far_is_no_problem() -> None:
     (remark,) = [one for one in await told({BAD: Missing.SERIES}, ratio=1.2) if "gate business" in one]
     assert "`bad` finds nothing on stable" in remark
     assert not any("gate business" in one for one in await told({}, ratio=1.2))
+
+
+@pytest.mark.parametrize("traffic", [True, False])
+@pytest.mark.parametrize("limit", [{"ratio": 1.2}, {"maximum": 0.05}])
+async def test_a_selector_that_prometheus_refuses_is_refused(traffic: bool, limit: dict[str, float]) -> None:
+    refusal = QueryRefused("Prometheus refuses the query: 1:9: parse error")
+    with pytest.raises(InvalidPlan, match=r"gate business abandoned .*: mend `total`, carts_total.*1:9"):
+        await told({TOTAL: refusal}, traffic=traffic, **limit)

@@ -5,20 +5,13 @@ import asyncio
 import pytest
 
 from activities.prometheus import PrometheusReader
-from weightshift.errors import MetricsUnreachable
+from weightshift.errors import MetricsUnreachable, QueryRefused
 from weightshift.settings import MetricsSettings
 
 
-@pytest.mark.parametrize(
-    ("status", "body"),
-    [
-        ("200 OK", b"<html>a proxy's login page</html>"),
-        ("503 Service Unavailable", b"{}"),
-        ("200 OK", b"[1]"),
-    ],
-    ids=["no JSON", "an error", "not what Prometheus answers"],
-)
-async def test_what_is_no_answer_of_prometheus_is_unreachable(status: str, body: bytes) -> None:
+async def answered(status: str, body: bytes) -> Exception:
+    """What a query raises that is answered with this."""
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
@@ -29,8 +22,42 @@ async def test_what_is_no_answer_of_prometheus_is_unreachable(status: str, body:
     async with server:
         port = server.sockets[0].getsockname()[1]
         reader = PrometheusReader(settings=MetricsSettings(prometheus_url=f"http://127.0.0.1:{port}"))
-        with pytest.raises(MetricsUnreachable, match="Prometheus did not answer"):
+        with pytest.raises((MetricsUnreachable, QueryRefused)) as raised:
             await reader.select("up[1s]", end=1.0)
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        ("200 OK", b"<html>a proxy's login page</html>", ": InvalidJSONError"),
+        ("503 Service Unavailable", b"{}", ": HTTP 503"),
+        (
+            "503 Service Unavailable",
+            b'{"status":"error","error":"query timed out"}',
+            ": HTTP 503: query time",
+        ),
+        ("400 Bad Request", b"<html>a proxy's</html>", ": HTTP 400"),
+        ("401 Unauthorized", b'{"error":"who are you?"}', ": HTTP 401: who are you"),
+        ("200 OK", b"[1]", ": TypeError"),
+    ],
+)
+async def test_what_is_no_answer_of_prometheus_is_unreachable(status: str, body: bytes, said: str) -> None:
+    error = await answered(status, body)
+    assert isinstance(error, MetricsUnreachable)
+    assert f"Prometheus did not answer{said}" in str(error)
+
+
+@pytest.mark.parametrize("status", ["400 Bad Request", "422 Unprocessable Entity"])
+async def test_a_query_that_prometheus_refuses_is_refused_in_its_words(status: str) -> None:
+    error = await answered(status, b'{"status":"error","errorType":"bad_data","error":"1:9: parse\\nerror"}')
+    assert isinstance(error, QueryRefused)
+    assert str(error) == "Prometheus refuses the query: 1:9: parse error"
+
+
+async def test_what_prometheus_says_is_bounded() -> None:
+    error = await answered("400 Bad Request", b'{"error":"%s"}' % (b"x" * 100_000))
+    assert 300 < len(str(error)) < 400
 
 
 async def test_a_store_that_hangs_keeps_nothing_else_from_its_threads() -> None:

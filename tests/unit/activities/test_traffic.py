@@ -5,7 +5,7 @@ import pytest
 from activities.traffic import MeasuredTraffic, Missing, Stretch, busiest
 from tests.unit.activities.test_observation import SERVICE, START, WrittenSamples
 from weightshift.analysis.series import Series
-from weightshift.errors import MetricsUnreachable
+from weightshift.errors import MetricsUnreachable, QueryRefused
 
 
 def test_the_busiest_stretch_counts_but_not_the_one_in_which_traffic_began() -> None:
@@ -45,7 +45,7 @@ class Known:
     calibration = 60.0
 
     def __init__(self, *texts: str) -> None:
-        self.failure: MetricsUnreachable | None = None
+        self.failure: MetricsUnreachable | QueryRefused | None = None
         self._texts = texts
 
     async def select(self, selector: str, *, end: float) -> tuple[Series, ...]:
@@ -69,3 +69,12 @@ async def test_what_a_business_gates_selector_lacks(template: str, lack: Missing
     assert await traffic.missing(SERVICE, template, stable_revision=7) is lack
     reader.failure = MetricsUnreachable()
     assert await traffic.missing(SERVICE, template, stable_revision=7) is None
+
+
+async def test_a_refused_selector_is_no_missing_one_and_no_unknown_traffic() -> None:
+    reader = Known()
+    reader.failure = QueryRefused("Prometheus refuses the query: 1:9: parse error")
+    traffic = MeasuredTraffic(reader=reader, clock=lambda: START)
+    with pytest.raises(QueryRefused, match="1:9"):
+        await traffic.missing(SERVICE, 'carts_total{revision="$revision"} by', stable_revision=7)
+    assert await traffic.observe(SERVICE, stable_revision=7) is None
