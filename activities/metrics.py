@@ -26,7 +26,8 @@ _SHORTEST_PAUSE = 0.1
 # Well within the heartbeat's time-out, however rarely instances are looked at.
 _LONGEST_SILENCE = 4.0
 _NOTHING_JUDGED = "nothing is judged yet"
-# Bounds the memory that stages need which begin at the same time, an hour of samples each.
+# Bounds the memory that stages need which begin at the same time, an hour of samples each. A stage that ends
+# in its turn gives it back at once, and its thread ends a moment later.
 _JUDGED_AT_A_TIME = 8
 
 

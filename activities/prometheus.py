@@ -17,6 +17,8 @@ from weightshift.prometheus_answers import raise_for_error
 from weightshift.settings import MetricsSettings
 
 _QUERIES_AT_A_TIME = 10  # for as many the client keeps connections
+_PATIENCE = 2
+"""How many times the time-out of a query the answer is waited for, and the turn before it."""
 
 
 class PrometheusReader:
@@ -40,9 +42,15 @@ class PrometheusReader:
 
         Raises `MetricsUnreachable`, `QueryRefused`.
         """
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: read_matrix(self._query(selector, end))
-        )
+        loop = asyncio.get_running_loop()
+        try:
+            # Behind queries that hang it would wait for their time-outs, one after the other.
+            async with asyncio.timeout(_PATIENCE * self._timeout):
+                return await loop.run_in_executor(
+                    self._threads, lambda: read_matrix(self._query(selector, end))
+                )
+        except TimeoutError as error:
+            raise MetricsUnreachable("Prometheus did not answer in time") from error
 
     def _query(self, query: str, at: float) -> list[dict[str, Any]]:
         try:

@@ -6,7 +6,6 @@ import requests
 
 from weightshift.errors import MetricsUnreachable, QueryRefused
 
-_REFUSED = (requests.codes.bad_request, requests.codes.unprocessable_entity)
 _MOST_CHARACTERS = 300
 
 
@@ -15,7 +14,8 @@ def raise_for_error(response: requests.Response, *_: object, **__: object) -> No
     if response.status_code < requests.codes.bad_request:
         return
     words = _words(response.content)
-    if words and response.status_code in _REFUSED:
+    # 422 says that it failed, for want of memory for instance, and not that the query is wrong.
+    if words and response.status_code == requests.codes.bad_request:
         raise QueryRefused(f"Prometheus refuses the query: {words}")
     said = f": {words}" if words else ""
     raise MetricsUnreachable(f"Prometheus did not answer: HTTP {response.status_code}{said}")

@@ -68,11 +68,13 @@ class Counts:
             self._score_edges = _edges(self._scores)
         self._rejected.add(raw.rejected, born_after=raw.born_after)
         self._memory.add(raw.memory, born_after=raw.born_after)
-        self._refused = raw.refused
         for gate, (bad, total) in raw.business.items():
             counts = self._business.setdefault(gate, BusinessCounts())
-            counts.bad.add(bad, born_after=raw.born_after)
-            counts.total.add(total, born_after=raw.born_after)
+            # What counted while its query was refused was not born since then.
+            born_after = math.inf if gate in self._refused else raw.born_after
+            counts.bad.add(bad, born_after=born_after)
+            counts.total.add(total, born_after=born_after)
+        self._refused = raw.refused
 
     def forget(self, before: float) -> None:
         """Drop what intervals that start at `before` (unix seconds) or later do not need."""

@@ -72,10 +72,16 @@ def read_matrix(answer: list[dict[str, Any]]) -> tuple[Series, ...]:
     try:
         return tuple(
             Series(
-                labels=item["metric"],
+                labels=_labels(item["metric"]),
                 samples=tuple([(float(at), float(value)) for at, value in item["values"]]),
             )
             for item in answer
         )
     except (KeyError, TypeError) as error:
         raise ValueError("Prometheus did not answer with a range vector") from error
+
+
+def _labels(metric: Any) -> dict[str, str]:
+    if not isinstance(metric, dict):
+        raise TypeError
+    return metric

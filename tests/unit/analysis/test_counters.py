@@ -153,6 +153,14 @@ def test_a_business_gate_counts_only_series_of_the_revision() -> None:
     assert business((), (carts("101", 30),)) == (False, False)
 
 
+def test_what_counted_while_its_query_was_refused_is_no_event_of_the_next_interval() -> None:
+    counts = Counts(ArmRevisions(canary=101, stable=100))
+    counts.add(RawSamples((), (), 3.0, refused={"carts": "a parse error"}))
+    seen = series([(12, 1_000)], instance="shop-0", revision="101")
+    counts.add(RawSamples((), (), -math.inf, business={"carts": ((seen,), (seen,))}))
+    assert counts.interval(10, 20).canary.business["carts"].total_requests == 0
+
+
 def test_an_interval_without_a_scrape_is_not_fresh() -> None:
     raw = RawSamples((requests("canary", 101, "canary-0", "200", [(0, 5)]),), (), 3.0)
     interval = interval_of(raw, 1, 2)
@@ -183,3 +191,5 @@ def test_an_answer_of_another_shape_is_an_error() -> None:
     assert read_matrix([{"metric": {"a": "b"}, "values": [[1, "2"]]}]) == (Series({"a": "b"}, ((1.0, 2.0),)),)
     with pytest.raises(ValueError, match="range vector"):
         read_matrix([{"metric": {}, "value": [1, "2"]}])
+    with pytest.raises(ValueError, match="range vector"):
+        read_matrix([{"metric": "none", "values": [[1, "2"]]}])
