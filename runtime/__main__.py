@@ -32,7 +32,12 @@ def main() -> int:
 
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            has_ended = runner.run(serve(settings, store))
+            if not runner.run(serve(settings, store)):
+                # The runner would wait for the thread, and so would the interpreter; it may be anywhere in
+                # a model's code.
+                _logger.warning("a candidate did not stop in time and is abandoned")
+                logging.shutdown()
+                os._exit(0)
     except WeightshiftError as error:
         _logger.error("%s", error)  # noqa: TRY400 - the message says all
         return error.exit_code
@@ -42,11 +47,6 @@ def main() -> int:
             "%s%s; check the ports and cache_dir, and that this process may use them", error.strerror, place
         )
         return WeightshiftError.exit_code
-    if not has_ended:
-        # The interpreter would wait for the thread, which may be anywhere in a model's code.
-        _logger.warning("a candidate did not stop in time and is abandoned")
-        logging.shutdown()
-        os._exit(0)
     return 0
 
 

@@ -184,13 +184,16 @@ class Instance:
         has_loaded = asyncio.create_task(self._reconciler.close(deadline))
         for task in self._tasks:
             task.cancel()
+        pending: set[asyncio.Task[None]] = set()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=deadline)
+            # A task does not end before its thread does, where that is in the middle of a swap.
+            _, pending = await asyncio.wait(self._tasks, timeout=deadline)
         await self._reporter.send()
         await self._client.aclose()
         for part in (self.sessions, self.executor, self._cleanup):
             await asyncio.to_thread(part.close, deadline)
-        return await has_loaded and not (self.executor.is_alive or self.sessions.is_alive)
+        are_alive = bool(pending) or self.executor.is_alive or self.sessions.is_alive
+        return await has_loaded and not are_alive
 
     def _create_cleanup(self, retired: "SimpleQueue[Generation | None]") -> CleanupWorker:
         return CleanupWorker(

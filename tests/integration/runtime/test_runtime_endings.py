@@ -129,6 +129,14 @@ async def test_sigterm_during_a_swap_fails_no_request(bench: Any, control: Any, 
     assert report.actual.artifact_id == "v41"
 
 
+async def test_sigterm_ends_the_process_though_a_swap_in_place_hangs(
+    bench: Any, control: Any, tmp_path: Path
+) -> None:
+    async with swapping(bench, control, tmp_path, SWAP_MODE="in-place") as runtime:
+        runtime.process.send_signal(signal.SIGTERM)
+        assert await ended(runtime) == 0
+
+
 async def test_sigterm_during_the_first_load_ends_the_process(
     bench: Any, control: Any, tmp_path: Path
 ) -> None:

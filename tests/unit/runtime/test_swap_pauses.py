@@ -119,6 +119,21 @@ async def test_ending_in_the_middle_of_a_swap_leaves_whole_weights(
     assert torch.equal(scores(instance), before)
 
 
+async def test_ending_while_a_swap_hangs_is_told(world: Any, artifacts: Any, dry_runs: DryRuns) -> None:
+    await world.publish(artifacts.push("v1"))
+    instance = world.create(swap_mode="in-place", drain_deadline=0.1)
+    instance.start()
+    await world.until(world.serving(instance, 1))
+    dry_runs.arm()
+    await world.publish(artifacts.push("v2", seed=2))
+    await world.until(dry_runs.reached.is_set)
+    try:
+        assert not await instance.close()
+    finally:
+        dry_runs.gate.set()
+    await world.until(lambda: not instance.gate.is_paused)
+
+
 async def test_weights_that_cannot_be_put_back_take_the_instance_down(
     world: Any, artifacts: Any, dry_runs: DryRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
