@@ -58,7 +58,13 @@ async def _mend(directory: Path) -> StackStatus:
     """Have the supervisor start again what has ended, and wait. Raises `LocalStackError` saying why not."""
     before = state = read_state(directory)
     if before is not None:
-        os.kill(before.supervisor.pid, MEND)
+        if before.mended is None:
+            # The signal would end it.
+            raise LocalStackError(
+                f"an older version started the stack in {directory}; use `local down`, then `local up`"
+            )
+        with suppress(ProcessLookupError):
+            os.kill(before.supervisor.pid, MEND)
     while state is not None and state == before:
         await asyncio.sleep(_POLL_INTERVAL)
         state = read_state(directory)

@@ -126,10 +126,15 @@ class LocalStack:
 
     async def mend(self) -> None:
         """Start every process that has ended again, and wait until every instance reports."""
-        for name in self.names:  # what others need comes first
-            if self.pid(name) is None:
-                await self.start(name)
-        await self._wait_for_reports()
+        try:
+            for name in self.names:  # what others need comes first
+                if self.pid(name) is None:
+                    await self.start(name)
+            await self._wait_for_reports()
+        except WeightshiftError:
+            raise
+        except Exception as error:
+            raise _unforeseen(error) from error
 
     async def stop(self, name: str) -> None:
         """Stop one process gracefully; killed when its deadline passes."""
@@ -174,7 +179,7 @@ class LocalStack:
             first = failures.exceptions[0]
             if isinstance(first, WeightshiftError):
                 raise first from None
-            raise LocalStackError(f"the stack could not start: {type(first).__name__}: {first}") from first
+            raise _unforeseen(first) from first
         await self._wait_for_reports()
 
     async def _wait_for_reports(self) -> None:
@@ -256,3 +261,8 @@ class LocalStack:
             ScrapeTarget(job="worker", instance="worker", port=layout.worker_metrics),
             ScrapeTarget(job="envoy", instance="envoy", port=layout.envoy[1], path="/stats/prometheus"),
         )
+
+
+def _unforeseen(error: BaseException) -> LocalStackError:
+    """Return what is told of a process that cannot be started, for a reason that is not one of ours."""
+    return LocalStackError(f"the stack could not start: {type(error).__name__}: {error}")

@@ -22,8 +22,8 @@ MEND = signal.SIGUSR1
 class StackState(Message):
     """A running stack. `environment` holds its tokens and keys, so the file is its owner's only.
 
-    `mended` counts how often it was asked to start again what had ended, and `failure` says why that did not
-    work the last time; empty when it did.
+    `mended` counts how often it was asked to start again what had ended; None of a supervisor that is too
+    old to be asked. `failure` says why that did not work the last time; empty when it did.
     """
 
     supervisor: ProcessIdentity
@@ -31,7 +31,7 @@ class StackState(Message):
     addresses: Addresses
     environment: dict[str, str]
     processes: dict[str, ProcessIdentity]
-    mended: int = 0
+    mended: int | None = None
     failure: str = ""
 
 

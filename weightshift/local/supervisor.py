@@ -6,8 +6,9 @@ import fcntl
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 from weightshift.errors import LocalStackError, WeightshiftError
@@ -31,41 +32,41 @@ async def supervise(directory: Path, *, owner_pid: int | None = None) -> None:
         with _watching(owner_pid, stop):
             stack = LocalStack(directory)
             try:
-                if await _up_unless_stopped(stack, stop):
-                    mending = asyncio.create_task(_mend_when_asked(directory, stack, mend))
-                    await stop.wait()
-                    mending.cancel()
-                    await asyncio.gather(mending, return_exceptions=True)
+                if await _unless_stopped(stack.up(), stop):
+                    state = _state(stack)
+                    write_state(directory, state)
+                    await _unless_stopped(_mend_when_asked(directory, stack, state, mend), stop)
             finally:
                 state_file(directory).unlink(missing_ok=True)
                 await stack.down()
 
 
-async def _up_unless_stopped(stack: LocalStack, stop: asyncio.Event) -> bool:
-    """Start the stack, and give up at once when told to stop meanwhile; whether it is up."""
-    starting, stopping = asyncio.create_task(stack.up()), asyncio.create_task(stop.wait())
-    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+async def _unless_stopped(work: Coroutine[None, None, None], stop: asyncio.Event) -> bool:
+    """Do some work, and give it up at once when told to stop meanwhile; whether it is done."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
-    if starting.done():
-        await starting
+    if working.done():
+        await working
         return True
-    starting.cancel()
-    await asyncio.gather(starting, return_exceptions=True)
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
     return False
 
 
-async def _mend_when_asked(directory: Path, stack: LocalStack, asked: asyncio.Event) -> None:
-    """Publish the state, and start again what has ended as often as somebody asks."""
-    state = _state(stack)
-    while True:
-        write_state(directory, state)
+async def _mend_when_asked(
+    directory: Path, stack: LocalStack, state: StackState, asked: asyncio.Event
+) -> None:
+    """Start again what has ended as often as somebody asks, and publish the state that comes of it."""
+    for mended in count(1):
         await asked.wait()
         asked.clear()
         failure = await _mend(stack)
-        now, mended = _state(stack), state.mended + 1
+        now = _state(stack)
         # What could not be started stays known, as ended.
         processes = {**state.processes, **now.processes}
         state = now.model_copy(update={"processes": processes, "mended": mended, "failure": failure})
+        write_state(directory, state)
 
 
 async def _mend(stack: LocalStack) -> str:
@@ -86,6 +87,7 @@ def _state(stack: LocalStack) -> StackState:
         addresses=stack.addresses,
         environment=stack.environment,
         processes={name: identity for name, identity in identities.items() if identity is not None},
+        mended=0,
     )
 
 
