@@ -1,6 +1,7 @@
 """What Prometheus answers instead of samples, in our words."""
 
 import json
+from http import HTTPStatus
 
 import requests
 
@@ -11,11 +12,11 @@ _MOST_CHARACTERS = 300
 
 def raise_for_error(response: requests.Response, *_: object, **__: object) -> None:
     """Raise `QueryRefused` or `MetricsUnreachable` for an error, with what it says; a hook of a session."""
-    if response.status_code < requests.codes.bad_request:
+    if response.status_code < HTTPStatus.BAD_REQUEST:
         return
     words = _words(response.content)
     # 422 says that it failed, for want of memory for instance, and not that the query is wrong.
-    if words and response.status_code == requests.codes.bad_request:
+    if words and response.status_code == HTTPStatus.BAD_REQUEST:
         raise QueryRefused(f"Prometheus refuses the query: {words}")
     said = f": {words}" if words else ""
     raise MetricsUnreachable(f"Prometheus did not answer: HTTP {response.status_code}{said}")

@@ -1,5 +1,7 @@
 """Business gates whose counters are not counted: seen before a release starts."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from activities.plan_checks import PlanChecks
@@ -26,11 +28,11 @@ STABLE = Target(
 
 
 async def told(
-    lacks: dict[str, Missing | QueryRefused], *, traffic: bool = True, **limit: float
+    lacks: Mapping[str, Missing | QueryRefused], *, traffic: bool = True, **limit: float
 ) -> tuple[str, ...]:
     """What is remarked of a plan with one business gate while its selectors lack this."""
     observer = ToldTraffic()
-    observer.lacks = lacks
+    observer.lacks = dict(lacks)
     if traffic:
         observer.told = ObservedTraffic(requests_per_second=600, error_fraction=0.01)
     gate = Gate(metric=Metric.BUSINESS, label="abandoned", bad=BAD, total=TOTAL, **limit)
