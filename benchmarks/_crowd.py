@@ -76,10 +76,10 @@ def _request(number: int) -> ReleaseRequest:
     )
 
 
-async def _in_groups(calls: Iterable[Awaitable[None]]) -> None:
+async def _in_groups(calls: Iterable[Awaitable[object]]) -> None:
     slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(call: Awaitable[None]) -> None:
+    async def one(call: Awaitable[object]) -> None:
         async with slots:
             await call
 

@@ -75,11 +75,11 @@ class ReleaseClient:
             ) from error
         return cls(client=client)
 
-    async def start(self, request: ReleaseRequest) -> None:
-        """Start a release. Raises `ReleaseActive` while another one of the service runs."""
+    async def start(self, request: ReleaseRequest) -> str:
+        """Start a release; returns its run id. Raises `ReleaseActive` while another one runs."""
         service = request.service
         try:
-            await self._client.start_workflow(
+            started = await self._client.start_workflow(
                 WORKFLOW,
                 request,
                 id=service.workflow_id,
@@ -106,35 +106,54 @@ class ReleaseClient:
             ) from error
         except RPCError as error:
             raise unreachable(error) from error
+        return started.result_run_id or ""
 
     async def status(self, service: Service) -> ReleaseStatus:
         """Ask the latest release of a service where it is. Raises `UnknownService`."""
         status = await self._query(service)
         return status if status.outcome else await self._judged(status, await self._describe(service))
 
-    async def wait(self, service: Service, *, on_status: Callable[[ReleaseStatus], None]) -> ReleaseStatus:
+    async def wait(
+        self, service: Service, *, on_status: Callable[[ReleaseStatus], None], run_id: str = ""
+    ) -> ReleaseStatus:
         """Follow a release until its outcome is known, reporting every change.
 
-        Raises the typed error the release was refused with, when it never got past admission.
+        It is the one with this run id, or else the newest one, and no other that is started after it. Raises
+        `UnknownService`, and what the release was refused with when it never got past admission.
         """
+        return await self._follow(service, run_id, on_status, lambda status: status.outcome is not None)
+
+    async def admitted(self, service: Service, run_id: str) -> ReleaseStatus:
+        """Wait until a release that was started has its lock. Raises what it was refused with."""
+        # The first line of its story is its admission.
+        return await self._follow(service, run_id, lambda status: None, lambda status: bool(status.steps))
+
+    async def _follow(
+        self,
+        service: Service,
+        run_id: str,
+        on_status: Callable[[ReleaseStatus], None],
+        is_enough: Callable[[ReleaseStatus], bool],
+    ) -> ReleaseStatus:
         last: ReleaseStatus | None = None
         while True:
-            status = await self._query_or_none(service)
-            description = await self._describe(service)
+            description = await self._describe(service, run_id)
+            run_id = description.run_id
+            status = await self._query_or_none(service, run_id)
             if status is not None:
                 status = await self._judged(status, description)
             if status is not None and status != last:
                 on_status(status)
                 last = status
-            if status is not None and status.outcome is not None:
+            if status is not None and is_enough(status):
                 return status
             await self._raise_if_failed(service, description)
             await asyncio.sleep(_POLL_SECONDS)
 
-    async def result(self, service: Service) -> ReleaseResult:
+    async def result(self, service: Service, *, run_id: str = "") -> ReleaseResult:
         """Wait for the workflow to end, parachute included. Raises what the release failed with."""
         try:
-            result: ReleaseResult = await self._handle(service, ReleaseResult).result()
+            result: ReleaseResult = await self._handle(service, ReleaseResult, run_id).result()
         except WorkflowFailureError as error:
             if isinstance(error.cause, TerminatedError):
                 raise terminated(service, error.cause) from error
@@ -157,8 +176,9 @@ class ReleaseClient:
 
     async def refusal(self, service: Service) -> errors.WeightshiftError | None:
         """Return what the newest release failed with, or that it was terminated; None if neither."""
+        description = await self._describe(service)
         try:
-            await self._raise_if_failed(service, await self._describe(service))
+            await self._raise_if_failed(service, description)
         except errors.Unreachable:
             raise
         except errors.WeightshiftError as error:
@@ -232,17 +252,23 @@ class ReleaseClient:
         )
         return await ask(service, call)
 
-    def _handle(self, service: Service, result_type: type | None = None) -> WorkflowHandle[Any, Any]:
-        return self._client.get_workflow_handle(service.workflow_id, result_type=result_type)
+    def _handle(
+        self, service: Service, result_type: type | None = None, run_id: str = ""
+    ) -> WorkflowHandle[Any, Any]:
+        """Return a handle of one run, by default of the newest."""
+        return self._client.get_workflow_handle(
+            service.workflow_id, run_id=run_id or None, result_type=result_type
+        )
 
-    async def _query(self, service: Service) -> ReleaseStatus:
-        call: Awaitable[ReleaseStatus] = self._handle(service).query("status", result_type=ReleaseStatus)
+    async def _query(self, service: Service, run_id: str = "") -> ReleaseStatus:
+        handle = self._handle(service, run_id=run_id)
+        call: Awaitable[ReleaseStatus] = handle.query("status", result_type=ReleaseStatus)
         return await ask(service, call)
 
-    async def _query_or_none(self, service: Service) -> ReleaseStatus | None:
+    async def _query_or_none(self, service: Service, run_id: str) -> ReleaseStatus | None:
         """Return the status, or None while no worker can answer (it may be restarting)."""
         try:
-            return await self._query(service)
+            return await self._query(service, run_id)
         except errors.TemporalUnreachable:
             return None
 
@@ -267,12 +293,9 @@ class ReleaseClient:
             f"`weightshift release watch {service.model} -e {service.environment}`"
         )
 
-    async def _describe(self, service: Service) -> WorkflowExecutionDescription:
-        try:
-            return await self._handle(service).describe()
-        except RPCError as error:
-            raise unreachable(error) from error
+    async def _describe(self, service: Service, run_id: str = "") -> WorkflowExecutionDescription:
+        return await ask(service, self._handle(service, run_id=run_id).describe())
 
     async def _raise_if_failed(self, service: Service, description: WorkflowExecutionDescription) -> None:
         if description.status is not WorkflowExecutionStatus.RUNNING:
-            await self.result(service)
+            await self.result(service, run_id=description.run_id)

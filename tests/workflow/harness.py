@@ -127,9 +127,9 @@ class Harness:
             operator="ci",
         )
 
-    async def start(self, artifact_id: str, plan: Plan = FAST_PLAN) -> None:
-        """Start a release."""
-        await self.client.start(self.request(artifact_id, plan))
+    async def start(self, artifact_id: str, plan: Plan = FAST_PLAN) -> str:
+        """Start a release, and return its run id."""
+        return await self.client.start(self.request(artifact_id, plan))
 
     async def result(self) -> ReleaseResult:
         """Skip time until the release has ended."""

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 _SILENCE_SECONDS = 10.0
 
 
-async def follow(context: Context, client: "ReleaseClient", *, ends_when_held: bool) -> int:
-    """Show a release until its outcome is known; return the exit code.
+async def follow(context: Context, client: "ReleaseClient", *, ends_when_held: bool, run_id: str = "") -> int:
+    """Show a release, by default the newest one, until its outcome is known; return the exit code.
 
     With `ends_when_held` also only until nothing moves without a person, with the exit code for that.
     """
@@ -28,7 +28,7 @@ async def follow(context: Context, client: "ReleaseClient", *, ends_when_held: b
                 answered.set()
                 progress.show(status)
 
-            status = await client.wait(context.service, on_status=show)
+            status = await client.wait(context.service, on_status=show, run_id=run_id)
     except ReleaseHeld as held:
         context.output.result(held.status, f"{headline(held.status)} (held)", next_step(held.status))
         return EXIT_CODE_HELD

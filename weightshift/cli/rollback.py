@@ -128,9 +128,9 @@ async def _release_at_once(context: Context, client: "ReleaseClient", artifact_i
         reason=_reason(context),
         request_key=going_back_key(release_id),
     )
-    await client.start(request)
+    run_id = await client.start(request)
     with ReleaseProgress(context.output) as progress:
-        found = await client.wait(context.service, on_status=progress.show)
+        found = await client.wait(context.service, on_status=progress.show, run_id=run_id)
     context.output.result(found, f"traffic stable/canary {found.split}: {headline(found)}")
     return EXIT_CODES[found.outcome] if found.outcome is not None else 1
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _LONGEST_ADMISSION_SECONDS = 60.0
 _LOOK_AGAIN_SECONDS = 0.5
+_ADMISSION_ANSWERS_SECONDS = 10.0
 
 
 def _ids(text: str) -> tuple[str, ...]:
@@ -76,7 +77,10 @@ OPTIONS = (
 
 
 async def start(context: Context) -> int:
-    """Start a release, and follow it with `--wait`."""
+    """Start a release, and follow it to its end with `--wait`, else until it is admitted.
+
+    Raises what it is refused with.
+    """
     arguments = context.arguments
     if arguments.request_key == "":
         raise InvalidInput("request_key: it is empty; leave --request-key out, or name the job.")
@@ -111,7 +115,7 @@ async def _start_or_attach(context: Context, client: "ReleaseClient", request: R
     deadline = time.monotonic() + _LONGEST_ADMISSION_SECONDS
     while True:
         try:
-            await client.start(request)
+            run_id = await client.start(request)
         except ReleaseActive:
             # Asked before the registry, so that an admission that ends in between is not missed.
             may_be_first = request.request_key is not None and await _is_being_admitted(client, request)
@@ -121,8 +125,27 @@ async def _start_or_attach(context: Context, client: "ReleaseClient", request: R
                 raise
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
         else:
+            if not context.arguments.wait:
+                await _see_admitted(context, client, run_id)
             text = f"{context.service} {request.artifact_id} started"
-            return await _started(context, request.release_id, text)
+            return await _started(context, request.release_id, run_id, text)
+
+
+async def _see_admitted(context: Context, client: "ReleaseClient", run_id: str) -> None:
+    """Wait for a moment until the release is admitted; one that nobody has taken yet is kept, and told of."""
+    try:
+        async with asyncio.timeout(_ADMISSION_ANSWERS_SECONDS):
+            await client.admitted(context.service, run_id)
+    except TimeoutError:
+        because = f"nobody has answered for {_ADMISSION_ANSWERS_SECONDS:g} s"
+    except TemporalUnreachable as error:
+        because = str(error)
+    else:
+        return
+    context.output.warning(
+        f"whether the release is admitted is not known: {because}; it is kept, `weightshift doctor` says "
+        "what is away, and `weightshift release status` later what became of it"
+    )
 
 
 async def _is_being_admitted(client: "ReleaseClient", request: ReleaseRequest) -> bool:
@@ -194,16 +217,17 @@ async def _attach(context: Context, record: ReleaseRecord) -> int:
     """Do as if this were the first attempt: follow the release, or give its recorded outcome."""
     if record.outcome is None:
         text = f"{record.service} {record.artifact_id} was started before with this request key"
-        return await _started(context, record.release_id, text)
+        return await _started(context, record.release_id, record.run_id, text)
     text = f"release {record.release_id} of {record.service} {record.artifact_id} ended before"
     context.output.result(record, f"{text}: {record.outcome}: {record.reason}")
     return EXIT_CODES[record.outcome]
 
 
-async def _started(context: Context, release_id: str, text: str) -> int:
+async def _started(context: Context, release_id: str, run_id: str, text: str) -> int:
     arguments = context.arguments
     if arguments.wait:
-        return await follow(context, await context.connections.releases(arguments), ends_when_held=True)
+        client = await context.connections.releases(arguments)
+        return await follow(context, client, ends_when_held=True, run_id=run_id)
     context.output.result(
         {"release_id": release_id},
         f"release {release_id} of {text}",

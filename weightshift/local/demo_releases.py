@@ -74,8 +74,8 @@ class DemoReleases:
     async def run(self, artifact_id: str, *, announced: Outcome, because: str = "") -> DemoRelease:
         """Release an artifact and leave it alone. Raises `LocalStackError` when it does not end."""
         started = time.monotonic()
-        await self._start(artifact_id)
-        status = await self._wait(self._on_status)
+        run_id = await self._start(artifact_id)
+        status = await self._wait(run_id, self._on_status)
         release = await self._settled(artifact_id, announced, status, started)
         return release.model_copy(update={"because": because})
 
@@ -89,8 +89,8 @@ class DemoReleases:
             if status.split is not None and status.split.canary == ROLLBACK_WEIGHT:
                 reached.set()
 
-        await self._start(artifact_id)
-        ending = asyncio.create_task(self._wait(watch))
+        run_id = await self._start(artifact_id)
+        ending = asyncio.create_task(self._wait(run_id, watch))
         reaching = asyncio.create_task(reached.wait())
         try:
             await asyncio.wait({ending, reaching}, return_when=asyncio.FIRST_COMPLETED)
@@ -113,8 +113,8 @@ class DemoReleases:
             state = await self._mesh.read(self._service)
         return (time.perf_counter() - signalled) * 1000
 
-    async def _start(self, artifact_id: str) -> None:
-        """Start a release; the one before may need a moment to let go of its lock."""
+    async def _start(self, artifact_id: str) -> str:
+        """Start a release, and return its run id; the one before may need a moment to let go of its lock."""
         request = ReleaseRequest(
             release_id=str(ULID()),
             service=self._service,
@@ -132,10 +132,10 @@ class DemoReleases:
                     raise
             await asyncio.sleep(_POLL_SECONDS)
 
-    async def _wait(self, on_status: Callable[[ReleaseStatus], None]) -> ReleaseStatus:
+    async def _wait(self, run_id: str, on_status: Callable[[ReleaseStatus], None]) -> ReleaseStatus:
         try:
             async with asyncio.timeout(_RELEASE_SECONDS):
-                return await self._client.wait(self._service, on_status=on_status)
+                return await self._client.wait(self._service, on_status=on_status, run_id=run_id)
         except TimeoutError as error:
             raise LocalStackError(
                 f"release: no outcome after {_RELEASE_SECONDS:g} s; look at the worker's log."

@@ -1,4 +1,5 @@
 import argparse
+import asyncio
 import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -64,16 +65,29 @@ class FakeReleases:
         self.polling = 1
         self.refusal_of: WeightshiftError | None = None
         self.refusals: tuple[ReleaseRecord, ...] = ()
+        self.followed: list[str] = []
+        self.admission: Exception | asyncio.Event | None = None
 
-    async def start(self, request: ReleaseRequest) -> None:
+    async def start(self, request: ReleaseRequest) -> str:
         self._note("start", request)
+        return "run-of-this-start"
+
+    async def admitted(self, service: Service, run_id: str) -> None:
+        assert run_id == "run-of-this-start"
+        if isinstance(self.admission, asyncio.Event):
+            await self.admission.wait()
+        elif self.admission is not None:
+            raise self.admission
 
     async def status(self, service: Service) -> ReleaseStatus:
         self._note("status", service)
         return self.statuses[-1]
 
-    async def wait(self, service: Service, *, on_status: Callable[[ReleaseStatus], None]) -> ReleaseStatus:
+    async def wait(
+        self, service: Service, *, on_status: Callable[[ReleaseStatus], None], run_id: str
+    ) -> ReleaseStatus:
         self._note("wait", service)
+        self.followed.append(run_id)
         for status in self.statuses:
             on_status(status)
         return self.statuses[-1]
@@ -125,7 +139,11 @@ class FakeRegistry:
     """Stands in for the registry's HTTP client: answers with `answers[method]`, keeps every call."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, Any] = {"targets": Targets(), "releases": ()}
+        self.answers: dict[str, Any] = {
+            "targets": Targets(),
+            "releases": (),
+            "record_broken_glass": None,
+        }
         self.calls: list[tuple[Any, ...]] = []
 
     async def __aenter__(self) -> Self:

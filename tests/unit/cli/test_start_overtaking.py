@@ -25,10 +25,11 @@ def running(
     """So many starts are refused while a release with this status runs; returns what they asked for."""
     asked: list[ReleaseRequest] = []
 
-    async def refuse(request: ReleaseRequest) -> None:
+    async def refuse(request: ReleaseRequest) -> str:
         asked.append(request)
         if len(asked) <= refusals:
             raise ReleaseActive("a release of test/ranker is already running")
+        return "run-of-this-start"
 
     monkeypatch.setattr(releases, "start", refuse)
     releases.statuses = [status]

@@ -102,7 +102,7 @@ def test_watching_a_held_release_tells_each_hold_and_goes_on_to_the_outcome(
 def test_a_release_that_no_worker_takes_says_so(
     run: Run, releases: Any, make_status: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def wait_for_it(service: Service, *, on_status: Callable[[Any], None]) -> Any:
+    async def wait_for_it(service: Service, *, on_status: Callable[[Any], None], run_id: str) -> Any:
         await warned.wait()
         on_status(done)
         return done

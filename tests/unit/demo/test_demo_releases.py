@@ -41,13 +41,17 @@ class ScriptedClient:
         self.requests: list[ReleaseRequest] = []
         self.signals: list[RollbackRequest] = []
 
-    async def start(self, request: ReleaseRequest) -> None:
+    async def start(self, request: ReleaseRequest) -> str:
         if self.active_for:
             self.active_for -= 1
             raise ReleaseActive
         self.requests.append(request)
+        return "run-1"
 
-    async def wait(self, service: Service, *, on_status: Callable[[ReleaseStatus], None]) -> ReleaseStatus:
+    async def wait(
+        self, service: Service, *, on_status: Callable[[ReleaseStatus], None], run_id: str
+    ) -> ReleaseStatus:
+        assert run_id == "run-1"
         for number, current in enumerate(self.statuses):
             if current.split is not None:
                 await self.mesh.write(service, current.split, Fence(epoch=1, sequence=number))
