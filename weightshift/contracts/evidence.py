@@ -5,8 +5,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, AwareDatetime, Field
 
-from weightshift.contracts.base import Count, Identifier, Message, Name
-from weightshift.contracts.identity import Service
+from weightshift.contracts.base import Count, Document, Identifier, Message, Name, ReportedText
+from weightshift.contracts.identity import Fence, Service
+from weightshift.contracts.traffic import TrafficSplit
 
 
 def _in_utc(moment: datetime) -> datetime:
@@ -21,15 +22,42 @@ Moment = Annotated[AwareDatetime, AfterValidator(_in_utc)]
 
 
 class Evidence(Message):
-    """One decided or observed fact of a release. `operation_id` makes a repeat harmless."""
+    """One decided or observed fact, of a release if one ran. `operation_id` makes a repeat harmless."""
 
     service: Service
-    release_id: str
+    release_id: str | None
     operation_id: str
     step: str
     operator: str = ""
     summary: str
     data: dict[str, Any] = Field(default_factory=dict)
+
+
+class BrokenGlass(Document):
+    """Traffic that a person moved past whatever release there was. `operation_id` makes a repeat harmless.
+
+    Its texts are cleaned and never refused: that traffic was moved counts, whatever the wording.
+    """
+
+    operation_id: Identifier
+    before: TrafficSplit
+    split: TrafficSplit
+    fence: Fence
+    operator: ReportedText
+    reason: ReportedText = ""
+
+    def evidence(self, service: Service, *, subject: str, release_id: str | None) -> Evidence:
+        """Return the row to record, of the running release if there is one; `subject` is whose token came."""
+        because = f": {self.reason}" if self.reason else ""
+        return Evidence(
+            service=service,
+            release_id=release_id,
+            operation_id=f"break-glass:{service.model}:{self.operation_id}",
+            step="break-glass",
+            operator=subject,
+            summary=f"broke the glass ({self.operator}): traffic {self.split}, it was {self.before}{because}",
+            data=self.model_dump(mode="json", exclude={"operation_id"}),
+        )
 
 
 class AuditRow(Message):

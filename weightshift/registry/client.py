@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from weightshift import errors
 from weightshift.contracts.approval import Approval, ApprovalRequest, RejectedArtifact
 from weightshift.contracts.base import NAME_PATTERN, clean_text, describe_problems
-from weightshift.contracts.evidence import AuditHead, AuditQuery, AuditRow
+from weightshift.contracts.evidence import AuditHead, AuditQuery, AuditRow, BrokenGlass
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.instance import InstanceReport, InstanceState
 from weightshift.contracts.manifest import ArtifactRecord
@@ -167,6 +167,10 @@ class RegistryClient:
     async def approval(self, service: Service, approval_id: str) -> Approval:
         """Read one approval of a service's releases. Raises `UnknownApproval`."""
         return _parse(Approval, await self._get(f"/v1/approvals/{service}/{_name(approval_id)}"))
+
+    async def record_broken_glass(self, service: Service, broken: BrokenGlass) -> None:
+        """Record that traffic was moved past the release; a repeat of the operation id is a no-op."""
+        _checked(await self._request("POST", f"/v1/break-glass/{service}", content=broken.model_dump_json()))
 
     async def audit(self, service: Service, release_id: str | None = None) -> tuple[AuditRow, ...]:
         """Read all of a service's audit rows, oldest first."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from weightshift.contracts.approval import Approval, ApprovalRequest
-from weightshift.contracts.evidence import AuditHead
+from weightshift.contracts.evidence import AuditHead, BrokenGlass
 from weightshift.registry import rules
 from weightshift.registry.answers import AuditFilters, AuditRows, ReleaseApproval, ReleaseList
 from weightshift.registry.base import Registry
@@ -66,6 +66,14 @@ class RecordRoutes:
                 answer=AuditRows,
             ),
             Endpoint(
+                method="POST",
+                path=f"/v1/break-glass/{SERVICE_PATH}",
+                summary="Record that traffic was moved past the release",
+                roles=_OPERATOR,
+                handle=self._record_broken_glass,
+                body=BrokenGlass,
+            ),
+            Endpoint(
                 method="GET",
                 path="/v1/chains/{environment}",
                 summary="One page of an environment's whole audit chain",
@@ -100,6 +108,15 @@ class RecordRoutes:
     async def _read_audit(self, call: Call) -> Response:
         query = call.query.query(call.path["environment"], call.path["model"])
         return answer(AuditRows(rows=await self.registry.audit_page(query)))
+
+    async def _record_broken_glass(self, call: Call) -> Response:
+        releases = await self.registry.releases(call.service)
+        running = next((release.release_id for release in releases if release.outcome is None), None)
+        broken: BrokenGlass = call.body
+        await self.registry.record_evidence(
+            broken.evidence(call.service, subject=call.grant.subject, release_id=running)
+        )
+        return Response(status_code=204)
 
     async def _read_chain(self, call: Call) -> Response:
         call.grant.check_every_model()

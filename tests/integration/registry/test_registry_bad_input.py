@@ -112,6 +112,14 @@ def documents_of(service: Service) -> dict[str, dict[str, Any]]:
         "InstanceReport": report.model_dump(mode="json"),
         "ReleaseApproval": approval,
         "Reason": {"reason": "leaks"},
+        "BrokenGlass": {
+            "operation_id": "o",
+            "before": {"stable": 0, "canary": 100},
+            "split": {"stable": 100, "canary": 0},
+            "fence": {"epoch": 1, "sequence": 2},
+            "operator": "ada",
+            "reason": "r",
+        },
     }
 
 

@@ -1,16 +1,18 @@
 """Traffic that is moved past the workflow: how it is ordered, to which side, and what is told of both."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from weightshift.cli import break_glass
 from weightshift.contracts.identity import Cohort, Fence, Service
 from weightshift.contracts.release import Outcome, ReleaseRecord
 from weightshift.contracts.target import Target, Targets
 from weightshift.contracts.traffic import TrafficSplit
-from weightshift.errors import RegistryUnreachable, StaleFence
+from weightshift.errors import MeshConfirmationTimeout, RegistryUnreachable, StaleFence, Unauthorised
 
 Run = Callable[..., Any]
 SERVICE = Service(model="ranker", environment="test")
@@ -67,10 +69,50 @@ def test_without_the_registry_traffic_goes_to_stable_and_it_is_said(
     assert "next: weightshift release rollback" in result.out
 
 
-def test_the_command_that_follows_records_who_and_why(run: Run, registry: Any, mesh: Any) -> None:
+def test_who_and_why_is_recorded_after_the_move(run: Run, registry: Any, mesh: Any) -> None:
     holding(registry, stable="v41", canary="v42")
+    moved: list[int] = []
+    registry.answers["record_broken_glass"] = lambda *_: moved.append(len(mesh.writes))
     result = run(*BREAK_GLASS, "--reason", "Temporal is down")
+    (told,) = [call for call in registry.calls if call[0] == "record_broken_glass"]
+    service, broken = told[1:]
+    assert (service, broken.operator, broken.reason) == (SERVICE, "ada", "Temporal is down")
+    assert (str(broken.before), str(broken.split), broken.fence) == ("100/0", "100/0", Fence.above_all(0))
+    assert (moved, "recorded in the audit chain" in result.out, result.err) == ([1], True, "")
     assert "-e test --reason 'Temporal is down' once a worker goes on" in result.out
+    assert "the audit chain has who and why" not in result.out
+
+
+@pytest.mark.parametrize("failure", [RegistryUnreachable("it is away"), Unauthorised("it is away")])
+def test_where_it_is_not_recorded_that_is_said_and_traffic_is_moved(
+    run: Run, registry: Any, mesh: Any, failure: Exception
+) -> None:
+    registry.answers["record_broken_glass"] = failure
+    result = run(*BREAK_GLASS, "--reason", "Temporal\x1b is down")
+    assert (result.code, len(mesh.writes)) == (0, 1)
+    assert "not in the audit chain yet: it is away" in result.err
+    assert "targets are sealed, and the audit chain has who and why" in result.out
+
+
+def test_a_move_that_is_not_shown_yet_is_recorded_too(run: Run, registry: Any, mesh: Any) -> None:
+    mesh.follows = False
+    assert run(*BREAK_GLASS).code == MeshConfirmationTimeout.exit_code
+    assert "record_broken_glass" in [name for name, *_ in registry.calls]
+
+
+def test_a_registry_that_hangs_keeps_nothing_back(
+    run: Run, registry: Any, mesh: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(break_glass, "_LONGEST_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(registry, "targets", hang, raising=False)
+    monkeypatch.setattr(registry, "record_broken_glass", hang, raising=False)
+    result = run(*BREAK_GLASS)
+    assert (result.code, len(mesh.writes)) == (0, 1)
+    assert "yet: the registry took too long" in result.err
+    assert "did not say: the registry took too long" in result.out
 
 
 def test_under_the_parachute_the_side_that_holds_the_way_back_is_named(

@@ -33,6 +33,7 @@ PATHS = [
     "/v1/grants/test/ranker",
     "/v1/approvals/test/ranker",
     "/v1/approvals/test/ranker/A1",
+    "/v1/break-glass/test/ranker",
     "/v1/identity",
     "/metrics",
     "/openapi.json",
