@@ -112,10 +112,11 @@ class ModelEndpoint:
         seconds = answer_seconds(scope["headers"], self._settings.answer_timeout)
         until = asyncio.get_running_loop().time() + seconds
         try:
-            await self._instance.gate.wait(until)
+            await pass_gate(self._instance, until)
             generation = self._instance.holder.acquire()
         except (QueueFull, AnswerTooLate) as error:
-            await self._refuse_held(send, error, time.perf_counter() - started)
+            is_late = isinstance(error, AnswerTooLate)
+            await self._refuse(send, *((504, error, "too_late") if is_late else (503, error, "queue_full")))
             return
         except NotServing as error:
             self._instance.metrics.unready.inc()
@@ -168,20 +169,24 @@ class ModelEndpoint:
             self._instance.holder.release(generation)
             raise
 
-    async def _refuse_held(self, send: Send, error: QueueFull | AnswerTooLate, seconds: float) -> None:
-        """Refuse a request that a swap in place holds back, or would."""
-        if isinstance(error, QueueFull):
-            await self._refuse(send, 503, error, "queue_full")
-            return
-        # Whoever counts what the weights that serve have failed to answer misses none.
-        if (current := self._instance.holder.current) is not None:
-            self._instance.metrics.answered(current, 504, seconds)
-        await self._refuse(send, 504, error, "too_late")
-
     async def _refuse(self, send: Send, status: int, error: WeightshiftError, reason: str) -> None:
         self._instance.metrics.rejected(reason)
         headers = [CLOSE] if status != 503 else [CLOSE, self._retry_after]
         await send_json(send, status, self._wire.error(error), headers)
+
+
+async def pass_gate(instance: Instance, until: float) -> None:
+    """Return once no swap in place holds requests back. Raises `QueueFull`, and `AnswerTooLate` at `until`.
+
+    What is held beyond its time counts against what serves, so that whoever judges that misses none of it.
+    """
+    started = time.perf_counter()
+    try:
+        await instance.gate.wait(until)
+    except AnswerTooLate:
+        if (current := instance.holder.current) is not None:
+            instance.metrics.answered(current, 504, time.perf_counter() - started)
+        raise
 
 
 def parse_json(content: bytes) -> object:

@@ -9,7 +9,7 @@ from contextlib import suppress
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from runtime.endpoint import CLOSE, parse_json
+from runtime.endpoint import CLOSE, parse_json, pass_gate
 from runtime.generation_holder import Generation
 from runtime.instance import Instance
 from runtime.responses import BodyTooLarge, ClientGone, error_document, read_body, send_json
@@ -63,7 +63,7 @@ class GenerateEndpoint:
         limit, deadline = self._settings.max_body_bytes, self._settings.body_timeout
         try:
             content = await read_body(scope, receive, limit=limit, deadline=deadline)
-            await self._instance.gate.wait(self._latest())
+            await pass_gate(self._instance, self._latest())
             session = self._begin(content)
         except ClientGone:
             return

@@ -183,6 +183,25 @@ async def test_sessions_have_a_bound(world: Any, artifacts: Any, gate: Gate) -> 
         await first.finished()
 
 
+async def test_a_stream_that_a_pause_holds_beyond_its_time_counts_against_what_serves(
+    world: Any, artifacts: Any
+) -> None:
+    async with serving(world, artifacts, answer_timeout=0.05) as instance:
+        async with instance.gate.paused():
+            client = Client(instance, {"prompt": "x"})
+            await asyncio.wait_for(client.task, DEADLINE)
+        assert client.status == 504
+        labels = {"model": "ranker", "environment": "test", "cohort": "stable", "artifact": "v1"}
+        found = [
+            sample.value
+            for family in instance.metrics.registry.collect()
+            for sample in family.samples
+            if sample.name == "weightshift_requests_total"
+            and {**labels, "code": "504"}.items() <= sample.labels.items()
+        ]
+        assert found == [1]
+
+
 async def test_a_failing_step_ends_only_its_own_session(
     world: Any, artifacts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
