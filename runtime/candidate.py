@@ -69,9 +69,9 @@ class CandidateTracker:
         )
 
     @property
-    def has_ended(self) -> bool:
-        """Whether the candidate serves, or the attempt has failed."""
-        return self._phase in (CandidatePhase.INSTALLED, CandidatePhase.FAILED)
+    def is_under_way(self) -> bool:
+        """Whether it will end by itself: what has ended will not, nor what only waits for its wave."""
+        return self._phase not in (CandidatePhase.WAITING, CandidatePhase.INSTALLED, CandidatePhase.FAILED)
 
     def stand_back(self) -> None:
         """Let requests go first for a moment."""

@@ -37,7 +37,7 @@ class CandidateBoard:
     def shown(self) -> CandidateProgress | None:
         """What is reported: a refused target once no attempt is under way, otherwise the latest attempt."""
         latest, refused = self._latest, self._refused
-        if refused is not None and (latest is None or latest.has_ended):
+        if refused is not None and (latest is None or not latest.is_under_way):
             return refused.progress
         return latest.progress if latest else None
 

@@ -113,6 +113,27 @@ async def test_a_forged_target_leaves_what_serves_alone(world: Any, artifacts: A
         await world.until(world.serving(instance, 2))
 
 
+async def test_a_forged_target_is_told_while_a_candidate_waits_for_its_wave(
+    world: Any, artifacts: Any
+) -> None:
+    first, second = artifacts.push("v1"), artifacts.push("v2", seed=2)
+    published = await world.publish(first, sign(world.store, first))
+    async with world.running(**SIGNED) as instance:
+        await world.until(world.serving(instance, 1))
+        signature = sign(world.store, second)
+        await world.publish(second, signature, requires_grant=True)
+
+        def is_waiting() -> bool:
+            progress = instance.report().candidate
+            return (progress.revision, progress.phase) == (2, CandidatePhase.WAITING)
+
+        await world.until(is_waiting)
+        await instance._reconciler.accept(published.model_copy(update={"revision": 9}))
+        await world.until(refusal(instance, 9))
+        await world.publish(second, signature)
+        await world.until(world.serving(instance, 3))
+
+
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_forged_target_takes_no_place_of_a_candidate_that_is_loading(
     world: Any, artifacts: Any, monkeypatch: pytest.MonkeyPatch, fails: bool
