@@ -55,14 +55,20 @@ class HashingReader:
             first = max(start, begin)
             part = content[first - start : end - start]
             if piece[first - begin :][: len(part)] != part:
-                raise DigestMismatch(f"{self._file.path} changed while it was read.")
+                raise self._changed()
         self._begun = [span for span in self._begun if span[0] + len(span[1]) > end]
 
     def finish(self) -> None:
         """Hash the rest of the file. Raises `DigestMismatch` unless all of it is as the manifest says."""
         self.skip_to(self._file.bytes)
+        if self._begun or any(content for _, content in self._ahead):
+            # It was longer when it was parsed.
+            raise self._changed()
         if self._hasher.hexdigest() != self._file.sha256:
             raise DigestMismatch(f"{self._file.path} does not have the SHA-256 of its manifest.")
+
+    def _changed(self) -> DigestMismatch:
+        return DigestMismatch(f"{self._file.path} changed while it was read.")
 
     def __enter__(self) -> Self:
         self._descriptor = self._cached.open_file(self._file)

@@ -9,7 +9,7 @@ Span: TypeAlias = tuple[int, bytes]
 
 
 class RecordedFile(io.RawIOBase):
-    """Reads an open file, which stays open; what was read once is never read again."""
+    """Reads an open file, which stays open. The same read is answered from memory; every span is kept."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
