@@ -74,9 +74,7 @@ class Instance:
         """Whether traffic may be sent here."""
         is_serving = self._reconciler.is_settled and self.holder.can_serve
         is_fit = not (self._health.is_lost or self._health.rests)
-        # A swap gives up at its limit and then puts the previous weights back, unless a model hangs.
-        is_held = self.gate.lasts > 2 * self.settings.pause_limit
-        return is_serving and is_fit and not is_held and not self.admission.is_draining
+        return is_serving and is_fit and self._pause_overrun <= 0 and not self.admission.is_draining
 
     @property
     def queue_length(self) -> int:
@@ -92,9 +90,15 @@ class Instance:
         """
         stall_limit = self.settings.stall_limit
         is_turning = time.monotonic() - self.process.turned_at < stall_limit
-        is_moving = self.gate.lasts < self.settings.pause_limit + stall_limit
+        is_moving = self._pause_overrun < stall_limit
         are_alive = self.executor.is_alive and self.sessions.is_alive
         return is_turning and is_moving and are_alive and not self._has_failed and not self._health.is_lost
+
+    @property
+    def _pause_overrun(self) -> float:
+        """For how many seconds a pause has lasted too long; negative before that. Safe from any thread."""
+        # A swap gives up at its limit and then puts the previous weights back, unless a model hangs.
+        return self.gate.lasts - 2 * self.settings.pause_limit
 
     def start(self) -> None:
         """Begin to follow the registry and to report to it."""
