@@ -19,11 +19,14 @@ from weightshift.contracts.commands import (
     FleetWait,
     InstanceProgress,
     InstanceRef,
+    LostInstances,
 )
 from weightshift.contracts.identity import Cohort
 from weightshift.contracts.instance import CandidatePhase, InstanceError, InstanceState
-from weightshift.readiness import unready
+from weightshift.readiness import serves, unready
 from weightshift.registry.base import Registry
+
+_NO_CAPACITY = 1e-9
 
 
 @dataclass(frozen=True)
@@ -38,17 +41,50 @@ class Assessment:
 def assess(wait: FleetWait, states: Sequence[InstanceState]) -> Assessment:
     """Compare what instances report with what is waited for. Pure."""
     by_id = {state.report.instance_id: state for state in states}
-    done, awaited, failed = [], [], []
+    done, awaited, failed, gone = [], [], [], []
     for reference in _waited_for(wait, states):
         state = by_id.get(reference.instance_id)
         error = _permanent_error(state, wait.revision)
-        if state is not None and not state.lost and _has_passed(state, wait):
+        if wait.lost is not LostInstances.AWAITED and _is_gone(state):
+            gone.append(reference)
+        elif state is not None and not state.lost and _has_passed(state, wait):
             done.append(_progress(reference, state, wait.revision))
         elif error is not None:
             failed.append((reference.instance_id, error))
-        elif not (wait.tolerate_lost and (state is None or state.lost)):
+        elif not (wait.tolerate_lost and _is_gone(state)):
             awaited.append(_with_last_error(reference, state, wait.revision))
+    if gone:
+        successors, lacking = _in_place_of(gone, wait, states)
+        done, awaited = [*done, *successors], [*awaited, *lacking]
     return Assessment(tuple(done), tuple(awaited), tuple(failed))
+
+
+def _is_gone(state: InstanceState | None) -> bool:
+    return state is None or state.lost or state.report.draining
+
+
+def _in_place_of(
+    gone: Sequence[InstanceRef], wait: FleetWait, states: Sequence[InstanceState]
+) -> tuple[list[InstanceProgress], list[str]]:
+    """Return who took the place of instances that are gone, and who is awaited while they carry too little.
+
+    On Kubernetes a pod that is evicted comes back under another name.
+    """
+    by_id = {state.report.instance_id: state for state in states}
+    live = live_instances(states, wait.cohort)
+    awaited = [f"what takes the place of {one.instance_id}, which is lost" for one in gone]
+    if wait.lost is LostInstances.COVERED:
+        ready = sum(one.capacity for one in live if by_id[one.instance_id].report.ready)
+        return [], [] if wait.capacity - ready < _NO_CAPACITY else awaited
+    expected = {one.instance_id for one in wait.instances}
+    newcomers = [one for one in live if one.instance_id not in expected]
+    passed = [one for one in newcomers if _has_passed(by_id[one.instance_id], wait)]
+    done = [_progress(one, by_id[one.instance_id], wait.revision) for one in passed]
+    if sum(one.capacity for one in gone) - sum(one.capacity for one in passed) < _NO_CAPACITY:
+        return done, []
+    behind = [one for one in newcomers if one not in passed]
+    late = [_with_last_error(one, by_id[one.instance_id], wait.revision) for one in behind]
+    return done, [*awaited, *late]
 
 
 def _waited_for(wait: FleetWait, states: Sequence[InstanceState]) -> tuple[InstanceRef, ...]:
@@ -56,7 +92,7 @@ def _waited_for(wait: FleetWait, states: Sequence[InstanceState]) -> tuple[Insta
 
     A way back would wait without end for pods that were replaced one by one.
     """
-    live = {state.report.instance_id for state in states if not state.lost}
+    live = {state.report.instance_id for state in states if not _is_gone(state)}
     if wait.tolerate_lost and not any(one.instance_id in live for one in wait.instances):
         return live_instances(states, wait.cohort)
     return wait.instances
@@ -114,7 +150,8 @@ def check_readiness(check: CapacityCheck, states: Sequence[InstanceState]) -> Ca
             ready.append(reference)
         else:
             missing.append(problem)
-    return Capacity(ready=tuple(ready), missing=tuple(missing))
+    all_serve = all(serves(by_id.get(one.instance_id), check.revision) for one in check.instances)
+    return Capacity(ready=tuple(ready), missing=tuple(missing), all_serve=all_serve)
 
 
 def live_instances(states: Sequence[InstanceState], cohort: Cohort) -> tuple[InstanceRef, ...]:
@@ -175,7 +212,7 @@ class FleetActivities:
             if assessment.failed:
                 instance_id, error = assessment.failed[0]
                 raise ApplicationError(f"{instance_id}: {error.message}", type=error.type, non_retryable=True)
-            if assessment.done and not assessment.awaited:
+            if not assessment.awaited and (assessment.done or wait.lost is LostInstances.COVERED):
                 return FleetProgress(instances=assessment.done)
             await asyncio.sleep(self._poll)
 

@@ -3,6 +3,13 @@
 from weightshift.contracts.instance import InstanceState
 
 
+def serves(state: InstanceState | None, revision: int) -> bool:
+    """Whether an instance reports that it serves a revision and stays, ready or not."""
+    if state is None or state.lost or state.report.draining or state.report.actual is None:
+        return False
+    return state.report.actual.revision == revision
+
+
 def unready(instance_id: str, state: InstanceState | None, revision: int) -> str | None:
     """Return why an instance could not serve a revision now, or None; without a `state` nobody knows it."""
     if state is None or state.lost:

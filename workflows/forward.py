@@ -5,7 +5,6 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from activities.options import (
         ADMIT,
-        CHECK_CAPACITY,
         COMPLETE,
         CUT,
         DOWNLOAD,
@@ -16,11 +15,11 @@ with workflow.unsafe.imports_passed_through():
     )
     from weightshift.contracts.commands import (
         Admittance,
-        CapacityCheck,
         CompleteCommand,
         FleetProgress,
         FleetWait,
         InstanceRef,
+        LostInstances,
         MeshWrite,
         PublishCommand,
     )
@@ -31,7 +30,8 @@ with workflow.unsafe.imports_passed_through():
     from weightshift.contracts.release import Admission, Completion, Outcome, ReleasePhase
     from weightshift.contracts.target import Publication, Target
     from weightshift.contracts.traffic import TrafficSplit
-    from workflows.context import ReleaseContext, StageBreached
+    from workflows.capacity import require_capacity
+    from workflows.context import ReleaseContext
     from workflows.human_gate import open_gates, pass_gate
     from workflows.notices import notify
     from workflows.observe import StageObservation, observe_stage
@@ -166,7 +166,7 @@ async def shift_traffic(context: ReleaseContext) -> StageObservation | None:
     before: StageObservation | None = None
     for stage in context.request.plan.resolved_stages():
         await pass_gate(context, stage.weight, before)
-        await _check_capacity(context, stage)
+        await require_capacity(context, stage)
         context.position = Position.CANARY_SERVING
         context.promote_requested = False
         context.had_traffic = True
@@ -188,28 +188,6 @@ def _compared(stage: ResolvedStage, split: TrafficSplit) -> str:
     if split.stable:
         return f", but for {split.stable} % that stay on stable to compare with"
     return ", compared with nothing"
-
-
-def whole_canary(context: ReleaseContext) -> CapacityCheck:
-    """Ask whether all of the canary is there, on the revision that it is to serve."""
-    return CapacityCheck(
-        service=context.request.service,
-        cohort=Cohort.CANARY,
-        revision=context.canary_revision,
-        instances=context.admittance.canary,
-    )
-
-
-async def _check_capacity(context: ReleaseContext, stage: ResolvedStage) -> None:
-    capacity = await context.look_up(
-        CHECK_CAPACITY,
-        whole_canary(context),
-        summary=f"capacity for {stage.weight} %",
-    )
-    if capacity.pool is not None:
-        context.tell(f"canary: {capacity.pool}", pool=capacity.pool.model_dump(mode="json"))
-    if capacity.missing:
-        raise StageBreached("canary not ready: " + "; ".join(capacity.missing))
 
 
 async def shift(context: ReleaseContext, split: TrafficSplit) -> None:
@@ -255,6 +233,7 @@ def fleet_wait(
     tolerate_lost: bool = False,
 ) -> FleetWait:
     """Build the wait for every instance of a cohort that was there at admission."""
+    may_be_replaced = cohort is Cohort.STABLE and not tolerate_lost
     return FleetWait(
         service=context.request.service,
         cohort=cohort,
@@ -262,6 +241,7 @@ def fleet_wait(
         phase=phase,
         instances=instances_of(context, cohort),
         tolerate_lost=tolerate_lost,
+        lost=LostInstances.REPLACED if may_be_replaced else LostInstances.AWAITED,
     )
 
 

@@ -16,8 +16,9 @@ with workflow.unsafe.imports_passed_through():
     from weightshift.contracts.target import Publication, Target
     from weightshift.contracts.traffic import TrafficSplit
     from weightshift.errors import ArtifactNotReady, StaleFence, WeightshiftError
+    from workflows.capacity import whole_canary
     from workflows.context import ReleaseContext, wait_out
-    from workflows.forward import fleet_wait, whole_canary
+    from workflows.forward import fleet_wait
     from workflows.notices import notify
     from workflows.rollback import PARACHUTES, Position, canary_share, plan_rollback
     from workflows.waves import granted_share, revoke_waves

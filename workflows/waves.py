@@ -9,7 +9,7 @@ from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from activities.options import GRANT_WAVE, REVOKE_WAVES, WARM_UP
-    from weightshift.contracts.commands import FleetWait, InstanceRef, WaveCommand
+    from weightshift.contracts.commands import FleetWait, InstanceRef, LostInstances, WaveCommand
     from weightshift.contracts.identity import Cohort
     from weightshift.contracts.instance import CandidatePhase
     from weightshift.contracts.target import Target
@@ -36,11 +36,13 @@ def granted_share(granted: Sequence[InstanceRef], instances: Sequence[InstanceRe
 async def swap_in_waves(context: ReleaseContext, target: Target, last_stage: StageObservation | None) -> None:
     """Let stable take a target wave by wave, the next only once every instance of this one serves it.
 
-    The last stage is judged on meanwhile. Raises `StageBreached`, `Interrupted`, and `ActivityError` for a
-    wave that failed.
+    The last stage, if it was judged, is judged on meanwhile. Raises `StageBreached`, `Interrupted`, and
+    `ActivityError` for a wave that failed.
     """
     over = False
-    watch = asyncio.create_task(_watch(context, last_stage, lambda: over)) if last_stage else None
+    watch = None
+    if last_stage is not None and last_stage.is_judged:
+        watch = asyncio.create_task(_watch(context, last_stage, lambda: over))
     try:
         await _swap(context, target)
     finally:
@@ -78,6 +80,9 @@ async def _swap(context: ReleaseContext, target: Target) -> None:
                 revision=target.revision,
                 phase=CandidatePhase.DRY_RUNNING,
                 instances=wave,
+                # No grant lets a newcomer swap: it does after the last wave, and is waited for then.
+                lost=LostInstances.COVERED,
+                capacity=sum(instance.capacity for instance in stable),
             ),
             summary=f"{context.phase}: wave {number} serves revision {target.revision}",
             give_up_after=context.request.plan.load_deadline,

@@ -58,11 +58,24 @@ class Admittance(Message):
     canary: tuple[InstanceRef, ...] = ()
 
 
+class LostInstances(StrEnum):
+    """What a wait does about its instances that no longer report, or are leaving.
+
+    `awaited`: it waits for them, by name. `replaced`: others of their cohort that have passed count in their
+    place, by what they can carry. `covered`: it waits until the cohort carries as much as before, whatever
+    its instances serve.
+    """
+
+    AWAITED = "awaited"
+    REPLACED = "replaced"
+    COVERED = "covered"
+
+
 class FleetWait(Message):
     """Wait until every named instance of a cohort has passed a phase with this revision.
 
-    With `tolerate_lost`, instances that no longer report are not waited for; where none is left, those that
-    the cohort has now are.
+    With `tolerate_lost`, lost instances are not waited for; where none is left, those that the cohort has
+    now are. `capacity` is what a cohort has to carry in which `lost` ones are covered.
     """
 
     service: Service
@@ -71,6 +84,8 @@ class FleetWait(Message):
     phase: CandidatePhase
     instances: tuple[InstanceRef, ...]
     tolerate_lost: bool = False
+    lost: LostInstances = LostInstances.AWAITED
+    capacity: float = 0.0
 
 
 class InstanceProgress(Message):
@@ -105,11 +120,16 @@ class CapacityCheck(Message):
 
 
 class Capacity(Message):
-    """The instances that are ready, and those that are not, with the reason; `pool` is the cluster's view."""
+    """The instances that are ready, and those that are not, with the reason; `pool` is the cluster's view.
+
+    With `all_serve`, every instance reports that it serves the revision: what is missing may be there in a
+    moment, as after one readiness probe that failed.
+    """
 
     ready: tuple[InstanceRef, ...]
     missing: tuple[str, ...] = ()
     pool: Pool | None = None
+    all_serve: bool = False
 
 
 class ScaleUp(Message):

@@ -4,7 +4,7 @@ import pytest
 
 from activities.fleet import assess, check_readiness, live_instances
 from activities.metrics import lost_instance
-from weightshift.contracts.commands import CapacityCheck, FleetWait, InstanceRef
+from weightshift.contracts.commands import CapacityCheck, FleetWait, InstanceRef, LostInstances
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.instance import (
     CandidatePhase,
@@ -20,6 +20,7 @@ REFERENCES = (
     InstanceRef(instance_id="canary-0", boot_id="1"),
     InstanceRef(instance_id="canary-1", boot_id="1"),
 )
+NO_ROOM = InstanceError(type="OutOfMemory", message="no room", phase=CandidatePhase.LOADING, permanent=True)
 
 
 def candidate(phase: CandidatePhase, revision: int = 7, **changes: Any) -> CandidateProgress:
@@ -119,6 +120,12 @@ def test_a_lost_instance_is_awaited_unless_it_is_tolerated() -> None:
     assert not assess(wait(CandidatePhase.DRY_RUNNING, tolerate_lost=True), states).awaited
 
 
+def test_one_that_leaves_keeps_no_way_back_waiting() -> None:
+    leaving = state("canary-1", actual=loaded(6), ready=False, draining=True)
+    states = (state("canary-0", actual=loaded()), leaving)
+    assert not assess(wait(CandidatePhase.DRY_RUNNING, tolerate_lost=True), states).awaited
+
+
 def test_where_every_instance_is_lost_those_that_took_their_place_are_awaited() -> None:
     gone = tuple(state(one.instance_id, lost=True, actual=loaded()) for one in REFERENCES)
     patient = wait(CandidatePhase.DRY_RUNNING, tolerate_lost=True)
@@ -131,6 +138,88 @@ def test_where_every_instance_is_lost_those_that_took_their_place_are_awaited() 
     assert not beside.awaited, "one of those that were asked for is enough"
 
 
+STABLE = tuple(InstanceRef(instance_id=f"stable-{number}", boot_id="1", capacity=0.1) for number in range(3))
+REPLACEABLE = FleetWait(
+    service=SERVICE,
+    cohort=Cohort.STABLE,
+    revision=7,
+    phase=CandidatePhase.DRY_RUNNING,
+    instances=STABLE,
+    lost=LostInstances.REPLACED,
+)
+
+
+def stable(name: str, revision: int = 7, **changes: Any) -> InstanceState:
+    return state(name, cohort=Cohort.STABLE, actual=loaded(revision), **changes)
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [(), (stable("stable-0", lost=True),), (stable("stable-0", draining=True, ready=False),)],
+    ids=["forgotten", "lost", "leaving"],
+)
+def test_a_newcomer_takes_the_place_of_one_that_is_gone(gone: tuple[InstanceState, ...]) -> None:
+    rest = (*gone, stable("stable-1"), stable("stable-2"))
+    assert assess(REPLACEABLE, rest).awaited == ("what takes the place of stable-0, which is lost",)
+    assessment = assess(REPLACEABLE, (*rest, stable("stable-9", servable_capacity=0.1)))
+    assert not assessment.awaited
+    assert {one.instance.instance_id for one in assessment.done} == {"stable-1", "stable-2", "stable-9"}
+
+
+def test_what_newcomers_carry_counts_and_not_how_many_there_are() -> None:
+    small = (stable("stable-2"), stable("stable-8", servable_capacity=0.1))
+    assert len(assess(REPLACEABLE, small).awaited) == 2, "two are gone, and one came"
+    assert not assess(REPLACEABLE, (*small, stable("stable-9", servable_capacity=0.1))).awaited
+    assert not assess(REPLACEABLE, (stable("stable-2"), stable("stable-9", servable_capacity=0.2))).awaited
+
+
+@pytest.mark.parametrize(
+    ("newcomer", "named"),
+    [
+        (stable("stable-9", 6), "stable-9"),
+        (stable("stable-9", ready=False), "stable-9"),
+        (
+            stable("stable-9", 6, candidate=candidate(CandidatePhase.FAILED, error=NO_ROOM)),
+            "stable-9 (no room)",
+        ),
+    ],
+    ids=["behind", "not ready", "unfit"],
+)
+def test_a_newcomer_that_does_not_serve_yet_is_awaited(newcomer: InstanceState, named: str) -> None:
+    assessment = assess(REPLACEABLE, (stable("stable-1"), stable("stable-2"), newcomer))
+    assert assessment.awaited == ("what takes the place of stable-0, which is lost", named)
+    assert not assessment.failed, "it may be replaced itself"
+
+
+def test_a_newcomer_takes_the_place_of_none_that_reports() -> None:
+    lagging = (stable("stable-0", 6), stable("stable-1"), stable("stable-2"), stable("stable-9"))
+    assert assess(REPLACEABLE, lagging).awaited == ("stable-0",)
+    other = (stable("stable-1"), stable("stable-2"), state("canary-9", actual=loaded()))
+    assert assess(REPLACEABLE, other).awaited, "of another cohort"
+
+
+def test_a_wave_that_lost_one_goes_on_once_the_cohort_is_whole_again() -> None:
+    wave = REPLACEABLE.model_copy(
+        update={"instances": STABLE[:1], "lost": LostInstances.COVERED, "capacity": 0.3}
+    )
+    rest = (stable("stable-1", 6, servable_capacity=0.1), stable("stable-2", 6, servable_capacity=0.1))
+    lost = stable("stable-0", lost=True)
+    newcomer = stable("stable-9", 6, servable_capacity=0.1)
+    for short in ((), (newcomer.model_copy(update={"lost": True}),), (state("canary-9", actual=loaded()),)):
+        awaited = assess(wave, (lost, *rest, *short)).awaited
+        assert awaited == ("what takes the place of stable-0, which is lost",)
+    assert not assess(wave, (lost, *rest, newcomer)).awaited, "it gets no grant before the last wave"
+    restarted = state("stable-0", cohort=Cohort.STABLE, ready=False)
+    assert assess(wave, (restarted, *rest, newcomer)).awaited == ("stable-0",)
+
+
+def test_by_name_no_newcomer_counts() -> None:
+    by_name = REPLACEABLE.model_copy(update={"lost": LostInstances.AWAITED})
+    newcomer = stable("stable-9", servable_capacity=1.0)
+    states = (stable("stable-0", lost=True), stable("stable-1"), stable("stable-2"), newcomer)
+    assert assess(by_name, states).awaited == ("stable-0",)
+
+
 def test_capacity_names_what_is_missing_and_why() -> None:
     check = CapacityCheck(service=SERVICE, cohort=Cohort.CANARY, revision=7, instances=REFERENCES)
     assert check_readiness(check, (state("canary-0", actual=loaded()),)).missing == ("canary-1 is lost",)
@@ -139,6 +228,24 @@ def test_capacity_names_what_is_missing_and_why() -> None:
     assert [one.instance_id for one in stale.ready] == ["canary-1"]
     unready = check_readiness(check, (state("canary-0", actual=loaded(), ready=False),))
     assert "canary-0 is not ready" in unready.missing
+
+
+@pytest.mark.parametrize(
+    ("second", "all_serve"),
+    [
+        (state("canary-1", actual=loaded(), ready=False), True),
+        (state("canary-1", actual=loaded(), ready=False, draining=True), False),
+        (state("canary-1", actual=loaded(), lost=True), False),
+        (state("canary-1", actual=loaded(6)), False),
+        (state("canary-1", ready=False), False),
+        (None, False),
+    ],
+    ids=["not ready", "leaving", "lost", "behind", "restarted", "forgotten"],
+)
+def test_only_one_that_serves_may_be_ready_in_a_moment(second: InstanceState | None, all_serve: bool) -> None:
+    check = CapacityCheck(service=SERVICE, cohort=Cohort.CANARY, revision=7, instances=REFERENCES)
+    states = [state("canary-0", actual=loaded())] + ([second] if second else [])
+    assert check_readiness(check, states).all_serve is all_serve
 
 
 def test_an_instance_is_lost_when_silent_missing_or_restarted() -> None:
