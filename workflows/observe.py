@@ -11,12 +11,14 @@ with workflow.unsafe.imports_passed_through():
     from weightshift.contracts.notification import NotificationEvent
     from weightshift.contracts.plan import OnInconclusive, ResolvedStage
     from weightshift.contracts.verdict import StageOutcome, StageVerdict
+    from weightshift.way_back import is_going_back
     from workflows.context import ReleaseContext, StageBreached
     from workflows.notices import notify
 
 
 _JUDGE_GRACE = timedelta(minutes=2)
 _CLOCK_STOPPED = "a pause during a judgement moves its deadline"
+_WATCHED_FOR_PEOPLE = "a stage without a window is judged while people are waited for"
 _NO_JUDGEMENT = StageVerdict(
     outcome=StageOutcome.INCONCLUSIVE, reason="no judgement arrived in time: is a worker running?"
 )
@@ -60,8 +62,12 @@ class StageObservation:
         return self._observation().model_copy(update={"evidence": ()})
 
     async def watch(self, *, until: Callable[[], bool]) -> None:
-        """Keep judging a stage that has passed, until the condition holds. Raises what `run` raises."""
-        if not self._stage.max_window:
+        """Keep judging a stage that has passed, until the condition holds. Raises what `run` raises.
+
+        One without a window is judged too: it lasts as long as people take. Going back is judged by nobody.
+        """
+        going_back = is_going_back(self._context.request.request_key)
+        if not self.is_judged and (going_back or not workflow.patched(_WATCHED_FOR_PEOPLE)):
             await self._context.wait(until)
         while not until():
             self._mode = ObserveMode.WATCH

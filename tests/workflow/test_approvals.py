@@ -4,7 +4,9 @@ from datetime import timedelta
 
 import pytest
 
+from activities.options import OBSERVE
 from tests.workflow.harness import FAST_PLAN, Harness, time_skipping_server
+from tests.workflow.history_rules import commands
 from weightshift.contracts.identity import Service
 from weightshift.contracts.plan import Plan, Stage
 from weightshift.contracts.release import (
@@ -15,6 +17,7 @@ from weightshift.contracts.release import (
 )
 from weightshift.contracts.verdict import StageOutcome
 from weightshift.errors import ApprovalInvalid, InvalidInput, UnknownApproval
+from weightshift.way_back import going_back_key
 
 AT_START = FAST_PLAN.model_copy(update={"approvals": 2})
 AT_FIFTY = FAST_PLAN.model_copy(
@@ -65,6 +68,50 @@ async def test_a_breach_while_people_think_rolls_back(harness: Harness) -> None:
     assert [one.mode for one in harness.observations.asked] == ["window", "watch"]
     starts = {one.started_at for one in harness.observations.asked}
     assert len(starts) == 1, "the stage is judged from its start"
+
+
+UNJUDGED_BEFORE_FIFTY = FAST_PLAN.model_copy(
+    update={
+        "stages": (
+            Stage(weight=25, window=timedelta(), max_window=timedelta()),
+            Stage(weight=50, approvals=1),
+            Stage(weight=100),
+        ),
+        # Its timers are those of the stages after the gate.
+        "window": timedelta(),
+    }
+)
+
+
+async def test_a_stage_without_a_window_is_judged_while_people_think(harness: Harness) -> None:
+    harness.observations.blocked.add(25)
+    await harness.start("v42", UNJUDGED_BEFORE_FIFTY)
+    await harness.until_in_real_time(harness.watches(25))
+    harness.observations.outcomes[25] = [StageOutcome.BREACH]
+    harness.observations.blocked.clear()
+    result = await harness.result()
+    assert (result.outcome, result.reason) == (Outcome.ROLLED_BACK, "scripted breach")
+
+
+async def test_a_stage_without_a_window_is_judged_until_people_approve(harness: Harness) -> None:
+    await harness.start("v42", UNJUDGED_BEFORE_FIFTY)
+    await harness.until_in_real_time(harness.watches(25))
+    await harness.approve("ada")
+    assert (await harness.result()).outcome is Outcome.PROMOTED
+    asked = [(one.stage.weight, one.mode) for one in harness.observations.asked[:2]]
+    assert asked == [(25, "watch"), (50, "window")]
+
+
+async def test_going_back_is_judged_by_nobody_while_people_think(harness: Harness) -> None:
+    back = harness.request("v42", UNJUDGED_BEFORE_FIFTY)
+    await harness.client.start(back.model_copy(update={"request_key": going_back_key("R0")}))
+    await harness.until_in_real_time(lambda: harness.is_in(ReleasePhase.AWAITING_APPROVAL))
+    await harness.approve("ada")
+    assert (await harness.result()).outcome is Outcome.PROMOTED
+    handle = harness.environment.client.get_workflow_handle(harness.service.workflow_id)
+    events = [event async for event in handle.fetch_history_events()]
+    judged = [one.asked["stage"]["weight"] for one in commands(events) if one.name == OBSERVE.name]
+    assert judged == [50, 100]
 
 
 async def test_a_gate_in_the_middle_opens_by_its_approval(harness: Harness) -> None:
