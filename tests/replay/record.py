@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
+from tests.replay.ways_back import WAYS_BACK
 from tests.workflow.harness import FAST_PLAN, IN_PLACE, UNJUDGED_PLAN, Harness, time_skipping_server
 from tests.workflow.twins import Listener
 from weightshift.cluster.memory import MemoryCluster
@@ -193,7 +194,7 @@ async def paused_across_a_deadline_and_after_a_promotion(harness: Harness) -> No
     await harness.result()
 
 
-PATHS: dict[str, Callable[[Harness], Awaitable[None]]] = {
+PATHS: dict[str, Callable[[Harness], Awaitable[None]]] = WAYS_BACK | {
     path.__name__: path
     for path in (
         promoted,
