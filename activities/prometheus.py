@@ -31,6 +31,7 @@ class PrometheusReader:
     def __init__(self, *, settings: MetricsSettings) -> None:
         self.scrape_interval = settings.scrape_interval
         self.calibration = settings.calibration
+        self.mesh_errors = settings.mesh_errors
         self._timeout = settings.timeout
         self._threads = ThreadPoolExecutor(_QUERIES_AT_A_TIME, thread_name_prefix="prometheus")
         session = requests.Session()

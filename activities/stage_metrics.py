@@ -37,6 +37,9 @@ class MetricsReader(Protocol):
     calibration: float
     """Seconds before a stage from which stable's usual latency is read."""
 
+    mesh_errors: str
+    """The selector of the mesh's own counter of failed requests to a `$cohort`; empty where there is none."""
+
     async def select(self, selector: str, *, end: float) -> tuple[Series, ...]:
         """Return the samples that a range selector finds up to `end` (unix seconds).
 
@@ -74,7 +77,7 @@ class StageMetrics:
         raw = await self._read(
             _Span(end - start, end, edges, step), born_after=start + _BIRTH_SCRAPES * apart
         )
-        counts = Counts(self._revisions)
+        counts = Counts(self._revisions, scrape_interval=self._reader.scrape_interval)
         await asyncio.to_thread(counts.add, raw)
         return counts
 
@@ -99,6 +102,7 @@ class StageMetrics:
             self._select_any_revision(Metric.DEVICE_MEMORY, MEMORY, span),
         )
         business, refused = await self._read_every_business(span)
+        mesh_errors = await self._read_mesh(span)
         return RawSamples(
             requests=requests,
             durations=durations,
@@ -108,6 +112,7 @@ class StageMetrics:
             memory=memory,
             business=business,
             refused=refused,
+            mesh_errors=mesh_errors,
         )
 
     async def _select(
@@ -124,6 +129,20 @@ class StageMetrics:
             return ()
         selector = range_selector(metric, self._service, (), span.seconds, step=span.step)
         return await self._reader.select(selector, end=span.end)
+
+    async def _read_mesh(self, span: "_Span") -> dict[str, tuple[Series, ...]]:
+        """Return the mesh's failures by cohort; a canary that nothing reaches reports none itself."""
+        if not (template := self._reader.mesh_errors):
+            return {}
+        found = await asyncio.gather(
+            *(
+                self._reader.select(
+                    business_selector(template, self._service, cohort, 0, span.seconds), end=span.end
+                )
+                for cohort in Cohort
+            )
+        )
+        return dict(zip((cohort.value for cohort in Cohort), found, strict=True))
 
     async def _read_every_business(self, span: "_Span") -> tuple[dict[str, _Business], dict[str, str]]:
         """Return each gate's series, or why they were refused: such a gate must not blind the others."""

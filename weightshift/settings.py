@@ -166,7 +166,9 @@ class MetricsSettings(BaseSettings):
     """How to reach Prometheus, and how it scrapes.
 
     `scrape_interval` is that of the runtimes; `calibration` is how far back stable's requests are read
-    to know its latency before a stage.
+    to know its latency before a stage. `mesh_errors` selects the mesh's own counter of failed requests to
+    one cohort, with `$cohort` and, where it has such labels, `$model` and `$environment`: what fails on the
+    way to an instance is counted by nobody else. Empty counts none.
     """
 
     model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_METRICS_")
@@ -175,6 +177,7 @@ class MetricsSettings(BaseSettings):
     timeout: float = Field(default=5.0, gt=0)
     scrape_interval: float = Field(default=15.0, gt=0)
     calibration: float = Field(default=600.0, gt=0)
+    mesh_errors: str = Field(default="", pattern=r"^$|\$\{?cohort")
 
 
 class ChannelForm(StrEnum):

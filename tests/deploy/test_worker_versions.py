@@ -59,6 +59,7 @@ class NoReader:
 
     scrape_interval = 1.0
     calibration = 1.0
+    mesh_errors = ""
 
     async def select(self, selector: str, *, end: float) -> tuple[Series, ...]:
         return ()

@@ -21,6 +21,8 @@ class RawSamples:
     `business` holds the series of each business gate by its name: bad events, and all events; `refused`
     why the store does not let those of a gate be read.
 
+    `mesh_errors` are the failures that the mesh itself counted, by cohort.
+
     A series that was not read before, and whose first sample is later than `born_after` (unix seconds), was
     born inside the range; a first reader leaves at least two scrape intervals between the start of the
     range and that moment.
@@ -33,6 +35,7 @@ class RawSamples:
     scores: tuple[Series, ...] = ()
     memory: tuple[Series, ...] = ()
     business: Mapping[str, tuple[tuple[Series, ...], tuple[Series, ...]]] = field(default_factory=dict)
+    mesh_errors: Mapping[str, tuple[Series, ...]] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -47,7 +50,9 @@ class ArmRevisions:
 class Counts:
     """Counters of both arms by instance, added to read by read, to be cut into intervals."""
 
-    def __init__(self, revisions: ArmRevisions) -> None:
+    def __init__(self, revisions: ArmRevisions, *, scrape_interval: float = 0.0) -> None:
+        self._scrape_interval = scrape_interval
+        self._mesh = {cohort: SeriesTable(CumulativeCounter) for cohort in ("canary", "stable")}
         self._arms = {"canary": str(revisions.canary), "stable": str(revisions.stable)}
         self._requests = SeriesTable(CumulativeCounter)
         self._durations = SeriesTable(CumulativeCounter)
@@ -68,6 +73,8 @@ class Counts:
             self._score_edges = _edges(self._scores)
         self._rejected.add(raw.rejected, born_after=raw.born_after)
         self._memory.add(raw.memory, born_after=raw.born_after)
+        for cohort, series in raw.mesh_errors.items():
+            self._mesh[cohort].add(series, born_after=raw.born_after)
         for gate, (bad, total) in raw.business.items():
             counts = self._business.setdefault(gate, BusinessCounts())
             # What counted while its query was refused was not born since then.
@@ -78,6 +85,9 @@ class Counts:
 
     def forget(self, before: float) -> None:
         """Drop what intervals that start at `before` (unix seconds) or later do not need."""
+        before -= 2 * self._scrape_interval
+        for mesh in self._mesh.values():
+            mesh.forget(before)
         for table in (self._requests, self._durations, self._scores, self._rejected, self._memory):
             table.forget(before)
         for counts in self._business.values():
@@ -106,7 +116,25 @@ class Counts:
             {name: self._instance(cohort, name, start, end) for name in instances},
             fresh=_is_fresh(instances, start, end),
             business=business,
+            unseen_errors=self._unseen_errors(cohort, start, end),
         )
+
+    def _unseen_errors(self, cohort: str, start: float, end: float) -> int:
+        """Count the failures that the mesh saw and no instance did: they failed on the way.
+
+        The two are scraped at other moments, so what the mesh counted is looked for in a scrape before and
+        after it too.
+        """
+        slack = self._scrape_interval
+        seen_by_mesh = sum(one.between(start - slack, end - slack) for one in self._mesh[cohort].tracks)
+        by_instance = self._requests.of(cohort, self._arms[cohort])
+        counted = sum(
+            one.between(start - 2 * slack, end)
+            for series in by_instance.values()
+            for labels, one in series
+            if _is_error(labels.get("code", ""))
+        )
+        return max(0, seen_by_mesh - counted)
 
     def _instance(self, cohort: str, name: str, start: float, end: float) -> InstanceCounts:
         revision = self._arms[cohort]

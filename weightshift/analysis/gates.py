@@ -197,7 +197,7 @@ class Hard:
 
     def advance(self, evidence: Evidence, interval: Interval, calibration: ArmCounts) -> Evidence:
         """Add one interval; while stable itself is in trouble nothing counts against the canary."""
-        canary, stable = interval.canary.errors(), interval.stable.errors()
+        canary, stable = interval.canary.failures(), interval.stable.failures()
         harm = [
             absolute_evidence(canary, null=HARD_NULL, alternative=alternative, dispersion=HARD_DISPERSION)
             for alternative in HARD_ALTERNATIVES

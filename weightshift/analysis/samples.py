@@ -49,12 +49,14 @@ class BadCounts:
 class ArmCounts:
     """All instances of one arm in one interval; `fresh` is False when nothing was scraped in it.
 
-    `business` holds the events of each business gate that has series of this arm's revision.
+    `business` holds the events of each business gate that has series of this arm's revision, and
+    `unseen_errors` are requests that failed on the way to an instance.
     """
 
     instances: Mapping[str, InstanceCounts] = field(default_factory=dict)
     fresh: bool = False
     business: Mapping[str, BadCounts] = field(default_factory=dict)
+    unseen_errors: int = 0
 
     @cached_property
     def requests(self) -> int:
@@ -64,6 +66,13 @@ class ArmCounts:
     def errors(self) -> BadCounts:
         """Count failed requests as bad."""
         return self._bad(tuple(counts.errors for counts in self.instances.values()))
+
+    def failures(self) -> BadCounts:
+        """Count as bad what failed in an instance, and what failed on the way to one."""
+        counted = self.errors()
+        if not self.unseen_errors:
+            return counted
+        return BadCounts((*counted.requests, self.unseen_errors), (*counted.bad, self.unseen_errors))
 
     def slower_than(self, edge: int) -> BadCounts:
         """Count requests slower than the edge with this index as bad."""

@@ -138,6 +138,11 @@ class SeriesTable(Generic[T]):
                 merged.setdefault(name, []).extend(series)
         return merged
 
+    @property
+    def tracks(self) -> Iterable[T]:
+        """Every series, whatever its labels."""
+        return self._known.values()
+
     def label_values(self, label: str) -> set[str]:
         """Return every value that a label has."""
         return {value for identity in self._known for name, value in identity if name == label}

@@ -32,6 +32,7 @@ class Hanging:
 
     scrape_interval = 1.0
     calibration = 60.0
+    mesh_errors = ""
 
     async def select(self, selector: str, *, end: float) -> tuple[Series, ...]:
         await asyncio.Event().wait()

@@ -25,6 +25,7 @@ class WrittenSamples:
 
     scrape_interval = 1.0
     calibration = 60.0
+    mesh_errors = ""
 
     def __init__(self, *, good: int, bad: int = 0) -> None:
         self.good, self.bad = good, bad
@@ -262,3 +263,25 @@ async def test_between_two_intervals_there_is_nothing_to_judge_but_the_windows_e
     assert 0 < stage.seconds_to_next(START + 45) <= interval
     window_ends = START + observation().stage.window.total_seconds()
     assert stage.seconds_to_next(window_ends - 0.25) <= 0.25
+
+
+class Mesh(WrittenSamples):
+    """The canary's requests are lost on the way, and the mesh alone counts them."""
+
+    mesh_errors = 'envoy_cluster_upstream_rq_xx{envoy_cluster_name="$cohort",envoy_response_code_class="5"}'
+
+    async def select(self, selector: str, *, end: float) -> tuple[Series, ...]:
+        if not selector.startswith("envoy"):
+            return await super().select(selector, end=end)
+        self.selectors.append(selector)
+        rate = 50 if '"canary"' in selector else 0
+        samples = tuple((START + at, float(max(0, at) * rate)) for at in range(-10, int(end - START) + 1))
+        return (Series({"envoy_response_code_class": "5"}, samples),)
+
+
+async def test_requests_that_are_lost_on_the_way_to_the_canary_stop_the_stage() -> None:
+    silent = WrittenSamples(good=0)
+    held = await StageObservation(observation(), silent).judge_due_intervals(START + 31)
+    assert held.outcome is StageOutcome.INCONCLUSIVE
+    verdict = await StageObservation(observation(), Mesh(good=0)).judge_due_intervals(START + 31)
+    assert (verdict.outcome, verdict.reason) == (StageOutcome.BREACH, "gate hard breached")

@@ -1,6 +1,7 @@
 """A metrics store that answers something else, or nothing."""
 
 import asyncio
+from typing import cast
 
 import pytest
 
@@ -17,6 +18,7 @@ async def answered(status: str, body: bytes) -> Exception:
         writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
         await writer.drain()
         writer.close()
+        await writer.wait_closed()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
@@ -64,12 +66,16 @@ async def test_what_prometheus_says_is_bounded() -> None:
 async def test_a_store_that_hangs_keeps_nothing_else_from_its_threads() -> None:
     asked = asyncio.Semaphore(0)
     release = asyncio.Event()
+    hanging: list[asyncio.Task[None]] = []
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        asked.release()
-        await release.wait()
-        writer.close()
+        hanging.append(cast("asyncio.Task[None]", asyncio.current_task()))
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            asked.release()
+            await release.wait()
+        finally:
+            writer.close()
 
     server = await asyncio.start_server(hang, "127.0.0.1", 0)
     async with server:
@@ -84,4 +90,5 @@ async def test_a_store_that_hangs_keeps_nothing_else_from_its_threads() -> None:
             # Nor does one query wait for the time-outs of all that came before it.
             answers = await asyncio.gather(*queries, return_exceptions=True)
         release.set()
+        await asyncio.gather(*hanging, return_exceptions=True)
     assert all(isinstance(answer, MetricsUnreachable) for answer in answers)

@@ -43,6 +43,7 @@ class Known:
 
     scrape_interval = 1.0
     calibration = 60.0
+    mesh_errors = ""
 
     def __init__(self, *texts: str) -> None:
         self.failure: MetricsUnreachable | QueryRefused | None = None

@@ -161,6 +161,37 @@ def test_what_counted_while_its_query_was_refused_is_no_event_of_the_next_interv
     assert counts.interval(10, 20).canary.business["carts"].total_requests == 0
 
 
+def errors_of(mesh: list[tuple[float, float]], instance: list[tuple[float, float]]) -> list[int]:
+    """The canary's unseen errors in three intervals of 10 s, scraped every 5 s."""
+    counts = Counts(ArmRevisions(canary=101, stable=100), scrape_interval=5.0)
+    seen = requests("canary", 101, "canary-0", "500", instance)
+    failed = series(mesh, envoy_cluster_name="canary")
+    counts.add(RawSamples((seen,), (), 3.0, mesh_errors={"canary": (failed,)}))
+    found = []
+    for start in (20.0, 30.0, 40.0):
+        found.append(counts.interval(start, start + 10).canary.unseen_errors)
+        counts.forget(start)
+    assert counts.interval(40.0, 50.0).stable.unseen_errors == 0
+    return found
+
+
+def growing(rate: float, *, late: float = 0.0) -> list[tuple[float, float]]:
+    return [(at, max(0.0, at - 20 - late) * rate) for at in range(0, 55, 5)]
+
+
+def test_what_fails_on_the_way_to_an_instance_is_counted_by_the_mesh_alone() -> None:
+    assert errors_of(mesh=growing(4), instance=growing(0)) == [20, 40, 40]
+
+
+@pytest.mark.parametrize("late", [-5.0, 0.0, 5.0])
+def test_what_an_instance_counted_too_is_not_unseen_whenever_it_was_scraped(late: float) -> None:
+    assert errors_of(mesh=growing(4, late=late), instance=growing(4)) == [0, 0, 0]
+
+
+def test_what_the_mesh_does_not_count_takes_nothing_away() -> None:
+    assert errors_of(mesh=growing(0), instance=growing(4)) == [0, 0, 0]
+
+
 def test_an_interval_without_a_scrape_is_not_fresh() -> None:
     raw = RawSamples((requests("canary", 101, "canary-0", "200", [(0, 5)]),), (), 3.0)
     interval = interval_of(raw, 1, 2)

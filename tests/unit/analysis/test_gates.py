@@ -1,5 +1,7 @@
 """Gates beyond errors and latency: rejections, scores, device memory, business counters."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.analysis.test_verdict import ERRORS, stage
@@ -7,7 +9,7 @@ from weightshift.analysis.drift_gate import decile_edges
 from weightshift.analysis.samples import ArmCounts, BadCounts, InstanceCounts, Interval
 from weightshift.analysis.verdict import StageJudge
 from weightshift.contracts.plan import Gate, Metric
-from weightshift.contracts.verdict import GateResult, GateVerdict
+from weightshift.contracts.verdict import GateResult, GateVerdict, StageOutcome, StageVerdict
 
 SCORE_EDGES = tuple(step / 20 for step in range(1, 20))
 DRIFT = Gate(metric=Metric.SCORE_DRIFT, maximum=0.05)
@@ -107,3 +109,24 @@ def test_a_business_counter_without_the_revision_is_no_data() -> None:
         GateVerdict.NO_DATA,
         "no series carries the release's revision",
     )
+
+
+def outcome_of(canary: ArmCounts, stable: ArmCounts) -> StageVerdict:
+    judge = StageJudge(stage(gates=(ERRORS,)))
+    state = judge.start({}, Interval(ArmCounts(), stable, (), SCORE_EDGES))
+    for _ in range(3):
+        state = judge.advance(state, Interval(canary, stable, (), SCORE_EDGES))
+    return judge.verdict(state)
+
+
+def test_a_canary_whose_requests_are_lost_on_the_way_has_failed() -> None:
+    reached_by_nothing = counted(0)
+    assert outcome_of(reached_by_nothing, counted(1_000)).outcome is StageOutcome.INCONCLUSIVE
+    lost = replace(reached_by_nothing, unseen_errors=50)
+    verdict = outcome_of(lost, counted(1_000))
+    assert (verdict.outcome, verdict.reason) == (StageOutcome.BREACH, "gate hard breached")
+
+
+def test_a_mesh_that_loses_the_requests_of_both_arms_says_nothing_of_the_canary() -> None:
+    lost = replace(counted(100), unseen_errors=100)
+    assert outcome_of(lost, lost).outcome is not StageOutcome.BREACH
