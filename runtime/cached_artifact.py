@@ -1,5 +1,6 @@
 """One complete artifact on disk, held open and locked while it is read."""
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -15,6 +16,11 @@ from weightshift.errors import DigestMismatch, UnsafeArtifact
 MANIFEST = "manifest.json"
 MARKER = "complete"
 MAX_SMALL_FILE_BYTES = 16 << 20
+
+# What disks and the checksums of file systems answer for bytes that are lost.
+_LOST = {errno.EIO, errno.EBADMSG, errno.EUCLEAN}
+# What opening answers for a link and for what is no file at all.
+_NO_FILE = {errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENODEV}
 
 
 class CachedArtifact:
@@ -33,9 +39,9 @@ class CachedArtifact:
     def open(cls, directory: Path) -> Self:
         """Open and lock a directory named by its manifest's digest.
 
-        Raises `FileNotFoundError` when there is none, and `DigestMismatch` when it is not complete.
+        Raises `FileNotFoundError` when there is none, `DigestMismatch` when it is not complete, or `OSError`.
         """
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        descriptor = _open(directory, os.O_DIRECTORY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             # While this waited for the lock, the directory may have been collected.
@@ -50,11 +56,11 @@ class CachedArtifact:
     def open_file(self, file: ManifestFile) -> int:
         """Open one file of the manifest and return its descriptor, to be closed by the caller.
 
-        Raises `DigestMismatch` when it is missing, is not a plain file or has another size.
+        Raises `DigestMismatch` when it is missing, is not a plain file or has another size, or `OSError`.
         """
         try:
             descriptor = _open_regular(self._descriptor, file.sha256)
-        except (FileNotFoundError, UnsafeArtifact):
+        except FileNotFoundError:
             raise DigestMismatch(f"{file.path} is missing from the cache.") from None
         if os.fstat(descriptor).st_size != file.bytes:
             os.close(descriptor)
@@ -62,7 +68,10 @@ class CachedArtifact:
         return descriptor
 
     def read_file(self, file: ManifestFile) -> bytes:
-        """Read a small file, checked against its SHA-256. Raises `UnsafeArtifact`, `DigestMismatch`."""
+        """Read a small file, checked against its SHA-256.
+
+        Raises `UnsafeArtifact` for a large one, and otherwise as `open_file`.
+        """
         if file.bytes > MAX_SMALL_FILE_BYTES:
             raise UnsafeArtifact(f"{file.path} is larger than {MAX_SMALL_FILE_BYTES} bytes.")
         with os.fdopen(self.open_file(file), "rb") as source:
@@ -80,6 +89,19 @@ class CachedArtifact:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether an error tells that what is in the cache is wrong or lost, so that it has to be fetched anew.
+
+    Want of descriptors, memory or permissions says nothing of what is there.
+    """
+    return isinstance(error, DigestMismatch) or is_lost(error)
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether an error tells that a disk does not give back what was written to it."""
+    return isinstance(error, OSError) and error.errno in _LOST
 
 
 def marker_content(digest: str) -> bytes:
@@ -107,14 +129,19 @@ def _read(directory: int, name: str) -> bytes:
 
 
 def _open_regular(directory: int, name: str) -> int:
-    try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=directory)
-    except OSError as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise UnsafeArtifact(f"{name} in the cache cannot be opened as a plain file.") from None
+    # Opening a pipe would wait for its other end.
+    descriptor = _open(name, os.O_NONBLOCK, directory)
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         os.close(descriptor)
-        raise UnsafeArtifact(f"{name} in the cache is not a plain file with one link.")
+        raise DigestMismatch(f"{name} in the cache is not a plain file with one link.")
     return descriptor
+
+
+def _open(path: Path | str, flags: int, directory: int | None = None) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | flags, dir_fd=directory)
+    except OSError as error:
+        if error.errno not in _NO_FILE:
+            raise
+        raise DigestMismatch(f"{Path(path).name} in the cache is not what it should be.") from None

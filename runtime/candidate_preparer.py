@@ -3,7 +3,7 @@
 import time
 
 from runtime.artifact_cache import ArtifactCache
-from runtime.cached_artifact import CachedArtifact
+from runtime.cached_artifact import CachedArtifact, is_damage
 from runtime.candidate import CandidateTracker
 from runtime.collection_pause import collection_paused
 from runtime.device_health import DeviceHealth
@@ -14,20 +14,12 @@ from runtime.host_memory import move_to_device
 from runtime.in_place import is_exchangeable
 from runtime.measurements import Measurement, Measurements
 from runtime.memory_budget import MemoryNeed, check_budget, live_peak_bytes, whole_segments
-from runtime.model_loader import (
-    TensorSpecs,
-    VerifiedArtifact,
-    check_fit,
-    dispose,
-    load,
-    stage,
-    tensor_specs,
-    verify,
-)
+from runtime.model_loader import VerifiedArtifact, check_fit, dispose, load, stage, verify
 from runtime.peak_memory import measured_peak
 from runtime.settings import RuntimeSettings, SwapMode
 from runtime.signatures import SignaturePolicy
 from runtime.standby import Standby
+from runtime.tensor_fit import TensorSpecs, tensor_specs
 from weightshift.contracts.instance import CandidatePhase
 from weightshift.contracts.target import Target
 from weightshift.errors import DigestMismatch, OutOfMemory, SwapRefused
@@ -98,11 +90,13 @@ class CandidatePreparer:
         with self._fetch(target, tracker) as cached:
             try:
                 return self._load_with_room(cached, target, tracker, serving)
-            except DigestMismatch:
+            except (DigestMismatch, OSError) as error:
+                if not is_damage(error):
+                    raise
                 self._cache.quarantine(cached.digest)
                 if cached.is_fresh:
                     raise
-        # The cached bytes went bad after they had been verified; the store still has good ones.
+        # The cached bytes went bad or were lost after they had been verified; the store still has good ones.
         with self._fetch(target, tracker) as cached:
             return self._load_with_room(cached, target, tracker, serving)
 

@@ -14,8 +14,8 @@ from runtime.assembly import assemble, complete, place
 from runtime.device_health import DeviceHealth
 from runtime.generation_holder import LoadedModel
 from runtime.host_memory import finish_copies, host_copy
-from runtime.model_loader import TensorSpecs, tensor_specs
 from runtime.pause import PausePhase
+from runtime.tensor_fit import TensorSpecs, tensor_specs
 
 _logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from runtime.memory_budget import (
 )
 from runtime.safetensors_header import TORCH_TYPES, TensorEntry, WeightsHeader, read_header
 from runtime.state_dict_header import read_state_dict_header
+from runtime.tensor_fit import TensorSpecs, check_finite, check_tensors, check_ties
 from weightshift.contracts.manifest import Manifest, ManifestFile, ManifestTensor, WeightFormat
 from weightshift.contracts.target import Target
 from weightshift.errors import IncompatibleModel
@@ -33,7 +34,6 @@ from weightshift.errors import IncompatibleModel
 _ALIGNMENT = 512
 _SUFFIXES = {WeightFormat.SAFETENSORS: (".safetensors",), WeightFormat.STATE_DICT: (".pt", ".pth")}
 _READERS = {WeightFormat.SAFETENSORS: read_header, WeightFormat.STATE_DICT: read_state_dict_header}
-TensorSpecs: TypeAlias = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def verify(
     checkpoint()
     found = {entry.name: (entry.dtype, entry.shape) for entry in header.entries}
     if manifest.tensors is None:
-        _check_tensors(found, build(architecture, resources), architecture.tied)
+        check_tensors(found, build(architecture, resources), architecture.tied)
     elif found != _declared(manifest.tensors):
         raise IncompatibleModel(f"{weights.path} holds other tensors than the manifest lists; push it again.")
     return VerifiedArtifact(cached, architecture, resources, weights, header)
@@ -92,7 +92,7 @@ def check_fit(
     small = {file.path: read(manifest, file) for file in manifest.files if file is not weights}
     resources = architecture.resources(small)
     if manifest.tensors is not None:
-        _check_tensors(_declared(manifest.tensors), build(architecture, resources), architecture.tied)
+        check_tensors(_declared(manifest.tensors), build(architecture, resources), architecture.tied)
     return architecture, resources
 
 
@@ -107,7 +107,8 @@ def load(
     """Read the weights into one allocation, hashing the very bytes that are used.
 
     `checkpoint` is called between tensors and may raise to stop; `workspace` is what the dry-run will need
-    in bytes. Raises `OutOfMemory`, `DigestMismatch`, `IncompatibleModel` for non-finite values.
+    in bytes. Raises `OutOfMemory`, `DigestMismatch`, `IncompatibleModel` for values that are not finite,
+    or that the architecture ties and that differ.
     """
     need = MemoryNeed(
         weights=whole_segments(weights_bytes(verified), device),
@@ -140,19 +141,15 @@ def weights_bytes(verified: VerifiedArtifact) -> int:
     return sum(_aligned(entry.size) for entry in verified.header.entries)
 
 
-def tensor_specs(tensors: Mapping[str, Tensor]) -> TensorSpecs:
-    """Return each tensor's type and shape by name."""
-    return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
-
-
 def _loaded(
     verified: VerifiedArtifact, memory: Tensor, device: str, checkpoint: Callable[[], None]
 ) -> LoadedModel:
     tensors = _views(memory, verified.header.entries)
     for name, tensor in tensors.items():
         checkpoint()
-        _check_finite(name, tensor)
+        check_finite(name, tensor)
     checkpoint()
+    check_ties(tensors, verified.architecture.tied)
     return LoadedModel(
         manifest_sha256=verified.cached.digest,
         feature_schema=verified.architecture.feature_schema,
@@ -202,24 +199,6 @@ def _weights_file(manifest: Manifest) -> ManifestFile:
 
 def _declared(tensors: tuple[ManifestTensor, ...]) -> TensorSpecs:
     return {tensor.name: (TORCH_TYPES[tensor.dtype], tensor.shape) for tensor in tensors}
-
-
-def _check_tensors(found: TensorSpecs, module: nn.Module, tied: Mapping[str, str]) -> None:
-    """Compare names, types and shapes both ways; a tied tensor may be absent."""
-    wanted = tensor_specs(module.state_dict())
-    if missing := sorted(wanted.keys() - found.keys() - tied.keys()):
-        raise IncompatibleModel(f"The weights lack {len(missing)} tensors, first {missing[0]!r}.")
-    if unexpected := sorted(found.keys() - wanted.keys()):
-        raise IncompatibleModel(
-            f"The weights hold {len(unexpected)} unknown tensors, first {unexpected[0][:100]!r}."
-        )
-    for name, (dtype, shape) in found.items():
-        if wanted[name] != (dtype, shape):
-            wanted_type, wanted_shape = wanted[name]
-            raise IncompatibleModel(
-                f"Tensor {name!r} is {dtype} {list(shape)}; the architecture has "
-                f"{wanted_type} {list(wanted_shape)}."
-            )
 
 
 def _aligned(size: int) -> int:
@@ -272,12 +251,3 @@ def _views(memory: Tensor, entries: tuple[TensorEntry, ...]) -> dict[str, Tensor
         tensors[entry.name] = slot.view(entry.dtype).view(entry.shape)
         position += _aligned(entry.size)
     return tensors
-
-
-def _check_finite(name: str, tensor: Tensor) -> None:
-    if not tensor.is_floating_point() or tensor.numel() == 0:
-        return
-    # NaN propagates through both, and this reads the memory once.
-    least, greatest = torch.aminmax(tensor)
-    if not bool(torch.isfinite(least) & torch.isfinite(greatest)):
-        raise IncompatibleModel(f"Tensor {name!r} holds values that are not finite.")

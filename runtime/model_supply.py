@@ -74,6 +74,8 @@ class ModelSupply:
             cohort=settings.cohort,
             check=signatures.check_new_target,
         )
+        # From the start on, because whoever else uses the cache may need room.
+        self._cache.pin(self.target_state.served)
 
     def remember(
         self, target: Target, resident: Iterable[Generation], *, stand_back: Callable[[], None]
@@ -84,7 +86,7 @@ class ModelSupply:
         stand_back()
         needed = {generation.loaded.manifest_sha256 for generation in resident}
         try:
-            self.preparer.collect(needed | self.target_state.way_back, newest=self._kept)
+            self.preparer.collect(needed | self.target_state.served, newest=self._kept)
         except OSError:
             _logger.exception("old artifacts could not be removed from the cache")
 

@@ -7,9 +7,10 @@ entry, so its bytes can be read and hashed in place. The pickle is only describe
 import zipfile
 from typing import BinaryIO, cast
 
+from runtime.cached_artifact import is_lost
 from runtime.recorded_file import RecordedFile
 from runtime.safetensors_header import TORCH_TYPES, TensorEntry, WeightsHeader
-from weightshift.artifacts.state_dict_header import read_state_dict
+from weightshift.artifacts.state_dict_header import archive_errors, read_state_dict
 from weightshift.errors import UnsafeArtifact
 
 _LOCAL_HEADER_BYTES = 30
@@ -17,18 +18,39 @@ _LOCAL_SIGNATURE = b"PK\x03\x04"
 
 
 def read_state_dict_header(descriptor: int) -> WeightsHeader:
-    """Locate the tensors of an open state-dict file. Raises `UnsafeArtifact`."""
-    recorded = RecordedFile(descriptor)
+    """Locate the tensors of an open state-dict file. Raises `UnsafeArtifact`, and what a disk raises."""
+    recorded = _ArchiveFile(descriptor)
     # It does all that is done with it here.
     source = cast("BinaryIO", recorded)
-    stored = read_state_dict(source)
-    places = _places(source, file_size=recorded.size)
+    try:
+        stored = read_state_dict(source)
+        with archive_errors():
+            places = _places(source, file_size=recorded.size)
+    except UnsafeArtifact:
+        if recorded.lost is not None:
+            # The archive may be as it should be; the disk is not.
+            raise recorded.lost from None
+        raise
     entries = []
     for name, tensor in stored.items():
         offset, size = places[tensor.storage]
         entries.append(TensorEntry(name, TORCH_TYPES[tensor.dtype], tensor.shape, offset, size))
     by_offset = tuple(sorted(entries, key=lambda entry: entry.offset))
     return WeightsHeader(parsed=recorded.spans, entries=by_offset)
+
+
+class _ArchiveFile(RecordedFile):
+    """Remembers the error of a disk, which whoever reads an archive takes for one of the archive."""
+
+    lost: OSError | None = None
+
+    def readinto(self, target: memoryview | bytearray) -> int:  # type: ignore[override]
+        """Read as any file does."""
+        try:
+            return super().readinto(target)
+        except OSError as error:
+            self.lost = error if is_lost(error) else None
+            raise
 
 
 def _places(source: BinaryIO, *, file_size: int) -> dict[str, tuple[int, int]]:

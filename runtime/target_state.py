@@ -59,9 +59,11 @@ class TargetState:
         return self._saved.trusted
 
     @property
-    def way_back(self) -> frozenset[str]:
-        """The manifest digest of the artifact that served before the trusted one, if there was one."""
-        return frozenset(filter(None, [self._saved.previous]))
+    def served(self) -> frozenset[str]:
+        """The manifest digests of the artifact that served last, and of the one before it, the way back."""
+        trusted = self._saved.trusted
+        latest = trusted.manifest_sha256 if trusted else None
+        return frozenset(filter(None, [latest, self._saved.previous]))
 
     def accept(self, target: Target) -> bool:
         """Take a target; returns whether that changed the accepted one.

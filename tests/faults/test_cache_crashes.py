@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,19 +39,22 @@ cache.fetch("ranker", digest, lambda done, total: None).close()
 class Bench:
     def __init__(self, directory: Path) -> None:
         self.store = directory / "store"
-        source = directory / "v1"
+        self.manifest, self.newer = (self._push(directory / artifact_id) for artifact_id in ("v1", "v2"))
+
+    def _push(self, source: Path) -> Manifest:
         source.mkdir()
         for number in range(3):
-            (source / f"part-{number}.bin").write_bytes(bytes([number]) * 300_000)
-        self.manifest: Manifest = build_manifest(
+            (source / f"part-{number}.bin").write_bytes(f"{source.name}-{number}".encode().ljust(300_000))
+        manifest = build_manifest(
             source,
             model=MODEL,
-            artifact_id="v1",
+            artifact_id=source.name,
             runtime=WeightFormat.SAFETENSORS,
             feature_schema="none",
             precision=Precision.FP32,
         )
-        push_artifact(FileObjectStore(root=self.store), source, self.manifest)
+        push_artifact(FileObjectStore(root=self.store), source, manifest)
+        return manifest
 
     def cache(self, root: Path) -> ArtifactCache:
         downloader = Downloader(store=FileObjectStore(root=self.store), max_artifact_bytes=1 << 30)
@@ -123,13 +127,34 @@ def test_a_disk_that_errs_once_leaves_nothing_and_the_next_attempt_works(
     assert bench.is_complete(tmp_path)
 
 
-@pytest.fixture(params=["size=600k", "nr_inodes=7"])
-def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    command = ["mount", "-t", "tmpfs", "-o", request.param, "tmpfs", str(tmp_path)]
+@needs_strace
+@pytest.mark.parametrize("name", ["complete", "manifest.json"])
+def test_a_file_that_a_disk_does_not_give_back_stops_no_start_and_is_fetched_again(
+    bench: Bench, tmp_path: Path, name: str
+) -> None:
+    assert bench.fetch(tmp_path) == 0
+    path = str(tmp_path / "artifacts" / bench.manifest.digest() / name)
+    inject = ("strace", "-f", "-o", os.devnull, "-P", path, "-e", "inject=read:error=EIO:when=1")
+    assert bench.fetch(tmp_path, *inject) == 0
+    assert bench.is_complete(tmp_path)
+    assert len(list((tmp_path / "quarantine").iterdir())) == 1
+
+
+@contextmanager
+def mounted(directory: Path, options: str) -> Iterator[Path]:
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(directory)]
     if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("no file system can be mounted here")
-    yield tmp_path
-    subprocess.run(["umount", str(tmp_path)], check=True)
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", str(directory)], check=True)
+
+
+@pytest.fixture(params=["size=600k", "nr_inodes=7"])
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    with mounted(tmp_path, request.param) as disk:
+        yield disk
 
 
 def test_a_full_disk_leaves_nothing_and_more_room_is_enough(bench: Bench, small_disk: Path) -> None:
@@ -141,3 +166,23 @@ def test_a_full_disk_leaves_nothing_and_more_room_is_enough(bench: Bench, small_
     )
     assert bench.fetch(small_disk) == 0
     assert bench.is_complete(small_disk)
+
+
+@pytest.mark.parametrize("room_for_one", ["size=1500k", "nr_inodes=13"])
+def test_on_a_full_disk_an_old_artifact_makes_room_unless_it_is_needed(
+    bench: Bench, tmp_path: Path, room_for_one: str
+) -> None:
+    def ignore(done: int, total: int) -> None:
+        pass
+
+    with mounted(tmp_path, room_for_one) as disk:
+        cache = bench.cache(disk)
+        old, new = bench.manifest.digest(), bench.newer.digest()
+        cache.fetch(MODEL, old, ignore).close()
+        cache.pin([old])
+        with pytest.raises(OSError, match="No space left"):
+            cache.fetch(MODEL, new, ignore)
+        assert cache.digests() == [old]
+        cache.pin([])
+        cache.fetch(MODEL, new, ignore).close()
+        assert cache.digests() == [new]

@@ -18,8 +18,9 @@ from runtime.host_memory import move_to_device, move_to_host
 from runtime.in_place import Exchange, is_exchangeable
 from runtime.memory_budget import free_bytes, live_peak_bytes, whole_segments
 from runtime.memory_use import memory_use
-from runtime.model_loader import dispose, tensor_specs
+from runtime.model_loader import dispose
 from runtime.peak_memory import measured_peak
+from runtime.tensor_fit import tensor_specs
 from weightshift.contracts.manifest import Requirements
 from weightshift.errors import DryRunFailed, OutOfMemory
 

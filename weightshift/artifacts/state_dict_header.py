@@ -8,7 +8,8 @@ import io
 import math
 import pickletools
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -17,6 +18,7 @@ from weightshift.contracts.manifest import MAX_RANK, MAX_TENSORS, TensorType
 from weightshift.errors import UnsafeArtifact
 
 _MAX_ENTRIES = 2 * MAX_TENSORS
+_ENCRYPTED = 1
 _STORAGES = {
     "torch DoubleStorage": TensorType.F64,
     "torch FloatStorage": TensorType.F32,
@@ -79,17 +81,23 @@ _MARK = object()
 
 def read_state_dict(source: BinaryIO) -> dict[str, StoredTensor]:
     """Return the tensors of an open state-dict file by name. Raises `UnsafeArtifact`."""
-    try:
-        with zipfile.ZipFile(source) as archive:
-            sizes, root = _entries(archive)
-            if sizes.get(f"{root}/data.pkl", MAX_HEADER_BYTES + 1) > MAX_HEADER_BYTES:
-                raise _refusal(f"its data.pkl is missing or larger than {MAX_HEADER_BYTES} bytes")
-            tensors = _interpret(archive.read(f"{root}/data.pkl"))
-    except (zipfile.BadZipFile, OSError, NotImplementedError, ValueError) as error:
-        raise _refusal("it is not a readable zip archive") from error
+    with archive_errors(), zipfile.ZipFile(source) as archive:
+        sizes, root = _entries(archive)
+        if sizes.get(f"{root}/data.pkl", MAX_HEADER_BYTES + 1) > MAX_HEADER_BYTES:
+            raise _refusal(f"its data.pkl is missing or larger than {MAX_HEADER_BYTES} bytes")
+        tensors = _interpret(archive.read(f"{root}/data.pkl"))
     for name, tensor in tensors.items():
         _check_tensor(name, tensor, sizes.get(f"{root}/data/{tensor.storage}"))
     return tensors
+
+
+@contextmanager
+def archive_errors() -> Iterator[None]:
+    """Raise `UnsafeArtifact` for whatever a zip archive that is read inside can be wrong in."""
+    try:
+        yield
+    except (zipfile.BadZipFile, OSError, EOFError, OverflowError, RuntimeError, ValueError) as error:
+        raise _refusal("it is not a readable zip archive") from error
 
 
 def _refusal(reason: str) -> UnsafeArtifact:
@@ -104,6 +112,8 @@ def _entries(archive: zipfile.ZipFile) -> tuple[dict[str, int], str]:
     sizes = {entry.filename: entry.file_size for entry in entries}
     if not 1 <= len(entries) <= _MAX_ENTRIES or len(sizes) != len(entries):
         raise _refusal("its archive is empty, too full, or has an entry twice")
+    if any(entry.flag_bits & _ENCRYPTED for entry in entries):
+        raise _refusal("its archive is encrypted")
     if any(
         entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size
         for entry in entries

@@ -156,6 +156,20 @@ def with_entry_twice(content: bytes) -> bytes:
     return target.getvalue()
 
 
+def flagged(content: bytes, ending: str, flag: int) -> bytes:
+    """Set a flag of one entry, where the archive's directory has it."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(ending))
+        place = content.index(name.encode(), archive.start_dir) - 46 + 8
+    return content[:place] + bytes([content[place] | flag]) + content[place + 1 :]
+
+
+def renamed(content: bytes, ending: bytes) -> bytes:
+    """Name one entry otherwise than the archive's directory does."""
+    place = content.index(ending)
+    return content[:place] + b"?" + content[place + 1 :]
+
+
 def refusals(plain: bytes, tmp_path: Path) -> dict[str, bytes]:
     return {
         "code": saved({"weight": Hostile(tmp_path / "executed")}),
@@ -170,6 +184,10 @@ def refusals(plain: bytes, tmp_path: Path) -> dict[str, bytes]:
             plain, lambda entry, body: b"big" if entry.filename.endswith("/byteorder") else body
         ),
         "short": rewritten(plain, lambda entry, body: body[:-4] if "/data/" in entry.filename else body),
+        "encrypted": flagged(plain, "/data.pkl", 1),
+        "encrypted tensor": flagged(plain, "/data/0", 1),
+        "patched": flagged(plain, "/byteorder", 0x20),
+        "other name": renamed(plain, b"/byteorder"),
         "legacy": b"\x80\x02}q\x00.",
         "cut": plain[:-30],
         "empty": b"",
@@ -189,6 +207,10 @@ def refusals(plain: bytes, tmp_path: Path) -> dict[str, bytes]:
         "sparse",
         "big-endian",
         "short",
+        "encrypted",
+        "encrypted tensor",
+        "patched",
+        "other name",
         "legacy",
         "cut",
         "empty",
