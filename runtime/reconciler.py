@@ -12,6 +12,7 @@ from runtime.backoff import Backoff
 from runtime.candidate import CandidateTracker
 from runtime.candidate_board import CandidateBoard
 from runtime.compatibility import runtime_build
+from runtime.device_health import is_out_of_memory
 from runtime.generation_holder import Generation, GenerationHolder, LoadedModel
 from runtime.in_place_swap import InPlaceSwapper
 from runtime.load_wait import wait_for_load
@@ -197,10 +198,12 @@ class Reconciler:
         try:
             await self._install(target, tracker)
         except Exception as error:
-            # Memory comes back once the last requests of an earlier generation have ended.
-            may_pass = isinstance(error, OutOfMemory) and had_retired
-            if may_pass and target.manifest_sha256 in self._served:
-                # A way back waits for no long stream.
+            # Memory comes back once the last requests of an earlier generation have ended. A way back, which
+            # had memory once, is tried until it has some again, and waits for no long stream.
+            is_way_back = target.manifest_sha256 in self._served | self._state.served
+            lacks_memory = isinstance(error, OutOfMemory) or is_out_of_memory(error)
+            may_pass = lacks_memory and (had_retired or is_way_back)
+            if may_pass and is_way_back:
                 self._holder.hurry_oldest()
             failure = tracker.fail(error, may_pass=may_pass)
             self._reporter.wake()

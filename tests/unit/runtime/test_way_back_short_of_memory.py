@@ -1,4 +1,4 @@
-"""A way back that lacks memory ends the oldest streams; a new artifact waits for them."""
+"""A way back that lacks memory is tried again and ends the oldest streams; a new artifact waits for them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from runtime import memory_budget
 from runtime.instance import Instance
 from tests.unit.runtime.streaming_harness import Client, Gate
+from tests.unit.runtime.swap_harness import failed
 from tests.unit.runtime.test_sessions import push as push_decoder
 
 
@@ -78,3 +80,60 @@ async def test_a_new_artifact_waits_for_the_stream(
         assert len(await client.finished()) == 100
         assert client.events[-1] == ("done", {})
         await world.until(world.serving(instance, 4))
+
+
+class Memory:
+    """As much as there is on the host, or none."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_short = False
+        self._free_bytes = memory_budget.free_bytes
+        monkeypatch.setattr(memory_budget, "free_bytes", self._free)
+
+    def _free(self, device: str) -> int:
+        return 0 if self.is_short else self._free_bytes(device)
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
+    return Memory(monkeypatch)
+
+
+async def test_a_way_back_is_tried_until_there_is_memory(world: Any, artifacts: Any, memory: Memory) -> None:
+    first, second = artifacts.push("v1"), artifacts.push("v2", seed=2)
+    await world.publish(first)
+    async with world.running() as instance:
+        await world.until(world.serving(instance, 1))
+        await world.publish(second)
+        await world.until(world.serving(instance, 2))
+        await world.until(lambda: len(instance.holder.resident) == 1)
+        memory.is_short = True
+        await world.publish(first)
+        await until_refused(world, instance, 3, attempt=3)
+        assert not (await failed(world, "OutOfMemory")).permanent
+        memory.is_short = False
+        await world.until(world.serving(instance, 3))
+
+
+async def test_what_served_before_a_restart_is_tried_until_there_is_memory(
+    world: Any, artifacts: Any, memory: Memory
+) -> None:
+    await world.publish(artifacts.push("v1"))
+    async with world.running() as instance:
+        await world.until(world.serving(instance, 1))
+    memory.is_short = True
+    async with world.running() as instance:
+        await until_refused(world, instance, 1, attempt=3)
+        memory.is_short = False
+        await world.until(world.serving(instance, 1))
+
+
+async def test_a_new_artifact_without_memory_is_refused_for_good(
+    world: Any, artifacts: Any, memory: Memory
+) -> None:
+    await world.publish(artifacts.push("v1"))
+    async with world.running() as instance:
+        await world.until(world.serving(instance, 1))
+        memory.is_short = True
+        await world.publish(artifacts.push("v2", seed=2))
+        assert (await failed(world, "OutOfMemory")).permanent
