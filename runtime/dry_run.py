@@ -20,14 +20,14 @@ from weightshift.errors import DryRunFailed, OutOfMemory, Superseded, SwapTooSlo
 
 
 def dry_run(loaded: LoadedModel, *, checkpoint: Callable[[], None] = lambda: None) -> None:
-    """Answer the architecture's samples at every batch size that will be served.
+    """Answer the architecture's samples at its `batch_sizes`; none larger than those is ever served.
 
     `checkpoint` is called before every step and may raise to stop. Raises `DryRunFailed` for a wrong shape,
     type, value, invariant or golden output, `IncompatibleModel` for a model that compiled itself, and
     `OutOfMemory`.
     """
     try:
-        _check_types(loaded.architecture)
+        _check_declared(loaded.architecture)
         samples = loaded.architecture.samples(loaded.resources)
         for batch_size in loaded.architecture.batch_sizes:
             _run_batches(loaded, samples, batch_size, checkpoint)
@@ -45,8 +45,10 @@ def dry_run(loaded: LoadedModel, *, checkpoint: Callable[[], None] = lambda: Non
     check_not_compiled(loaded.module)
 
 
-def _check_types(architecture: Architecture) -> None:
-    """Refuse tensors that no request can hold, and no answer."""
+def _check_declared(architecture: Architecture) -> None:
+    """Refuse an architecture that leaves single requests untried, or whose tensors cannot be sent."""
+    if 1 not in architecture.batch_sizes:
+        raise DryRunFailed("batch_sizes lacks 1, for a request that is served alone; add it.")
     for specs, advice in (
         (architecture.inputs, "take float32 and convert in forward"),
         (architecture.outputs, "return float32"),

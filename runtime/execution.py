@@ -42,8 +42,10 @@ class Work:
 class Executor:
     """Answers admitted requests on its own thread, so that a forward never blocks the event loop.
 
-    An idle executor takes whatever waits at once. It returns each request's generation itself once
-    its forward is over, whether or not the client is still there. One wake-up of the loop per batch.
+    An idle executor takes whatever waits at once, and no request waits for a batch to fill. A batch holds
+    at most `max_batch` requests, and no more than the dry-run has tried together. Each request's generation
+    is returned here once its forward is over, whether or not the client is still there. One wake-up of the
+    loop per batch.
     `batched` gets each batch's size and `scored` each answer's output rows, on the executor's thread.
     """
 
@@ -123,12 +125,16 @@ class Executor:
             if batch and work.generation is not batch[0].generation:
                 return batch, work
             batch.append(work)
-            if len(batch) == self._max_batch or self._queue.empty():
+            if len(batch) >= self._largest(work.generation) or self._queue.empty():
                 return batch, None
             work = self._queue.get()
         if batch:
             self._queue.put(None)
         return batch, None
+
+    def _largest(self, generation: Generation) -> int:
+        """Return how many requests a batch may hold."""
+        return min(self._max_batch, max(generation.loaded.architecture.batch_sizes))
 
     def _answer(self, batch: Sequence[Work]) -> list[object]:
         """Return an answer or an exception for each request; one that fails spoils no other."""

@@ -44,14 +44,16 @@ class RuntimeSettings(BaseSettings):
     `architectures` adds to those found by entry points: `module:Class`, several with commas between. A port
     of 0 chooses a free one. `admin_token` allows everything on the admin port; `metrics_token`, another one,
     `GET /metrics` alone. `live_port` answers `/livez` even while the event loop is busy; only after it
-    has not turned for `stall_limit` does it ask for a restart. `start_wait` is how long a starting instance
+    has not turned for `stall_limit`, or a pause has taken so much longer than twice `pause_limit`, does it
+    ask for a restart. `start_wait` is how long a starting instance
     waits for the registry before it is ready with its last trusted artifact. `session_deadline` is how
     long a streaming session may go on after its generation was replaced. `pause_limit` bounds how long
-    requests wait for an in-place swap. A download with fewer than `fetch_least_rate` bytes per second
-    for `fetch_patience` stops, and goes on later. The replaced model stays in host memory if it has at most
-    `standby_bytes`. `artifact_keys` and `release_keys` are the accepted public keys (PEM, several one after
-    the other), given here or in the files; only with `insecure_unsigned`, which is for development, nothing
-    needs a signature.
+    requests wait for an in-place swap. A batch holds at most `max_batch` requests, and no more than the
+    largest of the architecture's `batch_sizes`. A download with fewer than `fetch_least_rate` bytes per
+    second for `fetch_patience` stops, and goes on later. The replaced model stays in host memory if it has
+    at most `standby_bytes`. `artifact_keys` and `release_keys` are the accepted public keys (PEM, several
+    one after the other), given here or in the files; only with `insecure_unsigned`, which is for development,
+    nothing needs a signature.
     """
 
     model_config = SettingsConfigDict(env_prefix="WEIGHTSHIFT_RUNTIME_", env_ignore_empty=True)

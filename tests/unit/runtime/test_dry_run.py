@@ -46,6 +46,7 @@ def refuse(*_: object) -> None:
             "return float32",
         ),
         ({"inputs": (TensorSpec("rows", (88,), torch.bfloat16),)}, "take float32"),
+        ({"batch_sizes": (2, 16)}, "lacks 1"),
         ({"inputs": (TensorSpec("rows", (87,), torch.float32),)}, "rows is"),
         ({"validate": refuse}, "label"),
         ({"postprocess": lambda *_: {"items": [{"index": object()}]}}, "written as JSON"),

@@ -98,6 +98,15 @@ async def test_a_batch_has_a_bound(bench: Bench) -> None:
     assert bench.sizes == [1, 3, 1]
 
 
+async def test_no_batch_is_larger_than_the_dry_run_has_tried(bench: Bench) -> None:
+    bench.architecture.batch_sizes = (1, 2)
+    generation = bench.generation(1)
+    answers = [await bench.occupy(generation), *(bench.submit(generation) for _ in range(4))]
+    bench.architecture.gate.set()
+    await asyncio.wait_for(asyncio.gather(*answers), 10)
+    assert bench.sizes == [1, 2, 2]
+
+
 async def test_a_full_queue_refuses_and_leaves_the_generation_to_the_caller(bench: Bench) -> None:
     generation = bench.generation(1)
     await bench.occupy(generation)

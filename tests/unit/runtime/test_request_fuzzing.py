@@ -8,6 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.unit.runtime.test_sessions import push as push_decoder
+
 PREDICT = {"context": [0.5] * 8, "candidates": [[0.25] * 80, [1.0] * 80], "top": 2}
 INFER: dict[str, Any] = {
     "id": "1",
@@ -15,6 +17,7 @@ INFER: dict[str, Any] = {
     "outputs": [{"name": "scores", "parameters": {"binary_data": True}}],
 }
 INFER_PATH = "/v2/models/ranker/infer"
+PROMPT = {"prompt": "hello", "max_tokens": 3, "samples": 2, "temperature": 0.5, "seed": 7}
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 values = st.recursive(
@@ -50,6 +53,14 @@ def with_data(data: object) -> dict[str, Any]:
     return {**INFER, "inputs": [{**tensor, "data": data}]}
 
 
+prompts = st.one_of(
+    st.tuples(st.sampled_from(["/generate", "/predict"]), st.binary(max_size=200)),
+    *(
+        encoded(path, bodies)
+        for path in ("/generate", "/predict")
+        for bodies in (values, almost_right(PROMPT), st.text(max_size=300).map(lambda text: {"prompt": text}))
+    ),
+)
 requests = st.one_of(
     st.tuples(st.sampled_from(["/predict", INFER_PATH, "/generate"]), st.binary(max_size=200)),
     encoded("/predict", values),
@@ -68,18 +79,43 @@ async def clients(world: Any, artifacts: Any) -> AsyncIterator[Any]:
         yield instance, client
 
 
-@given(sent=requests, length=st.none() | st.none() | st.text("0123456789-x ", max_size=6))
-@settings(
+@pytest.fixture
+async def streaming(world: Any, artifacts: Any) -> AsyncIterator[Any]:
+    await world.publish(push_decoder(artifacts, "v1", 1))
+    async with world.running() as instance, world.data_client(instance) as client:
+        await world.until(world.serving(instance, 1))
+        yield instance, client
+
+
+fuzzed = settings(
     max_examples=300,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+
+
+@given(sent=requests, length=st.none() | st.none() | st.text("0123456789-x ", max_size=6))
+@fuzzed
 async def test_no_request_is_the_servers_fault(
     clients: Any, sent: tuple[str, bytes], length: str | None
 ) -> None:
     (instance, client), (path, content) = clients, sent
     headers = {} if length is None or path != INFER_PATH else {"inference-header-content-length": length}
-    answer = await client.post(path, content=content, headers=headers)
+    check(instance, await client.post(path, content=content, headers=headers))
+
+
+@given(sent=prompts)
+@fuzzed
+async def test_no_prompt_is_the_models_fault(streaming: Any, sent: tuple[str, bytes]) -> None:
+    (instance, client), (path, content) = streaming, sent
+    answer = await client.post(path, content=content)
+    check(instance, answer)
+    if path == "/generate" and answer.status_code == 200:
+        assert b"event: error" not in answer.content
+        assert answer.content.endswith(b"event: done\ndata: {}\n\n")
+
+
+def check(instance: Any, answer: Any) -> None:
     assert answer.status_code == 200 or 400 <= answer.status_code < 500
     if answer.status_code != 200:
         assert answer.json()["error"]
