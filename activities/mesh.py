@@ -52,7 +52,8 @@ class MeshActivities:
         try:
             await self._mesh.confirm(command.service, state)
         except MeshConfirmationTimeout as error:
-            if not command.must_happen or attempt < _CONFIRMING_ATTEMPTS:
+            may_go_unconfirmed = command.must_happen or command.may_go_unconfirmed
+            if not may_go_unconfirmed or attempt < _CONFIRMING_ATTEMPTS:
                 raise
             count_unconfirmed()
             activity.logger.error("a rollback goes on unconfirmed: %s", error)

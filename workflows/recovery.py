@@ -104,7 +104,7 @@ async def _cut_at_once(context: ReleaseContext, split: TrafficSplit) -> bool:
     """Cut before anything is restored; returns False where a parachute is up and traffic does not get to it.
 
     Its route may have lost the canary, or the mesh not answer for a minute. Traffic is on stable then, which
-    can be restored without the mesh.
+    can be restored without the mesh. A jump that was accepted and that some proxy does not show is one.
     """
     if context.position not in PARACHUTES or not workflow.patched(_JUMP_MAY_FAIL):
         await _cut(context, split)
@@ -123,7 +123,11 @@ async def _cut(context: ReleaseContext, split: TrafficSplit, *, must_happen: boo
     Raises `ActivityError` for one that need not, and does not.
     """
     command = MeshWrite(
-        service=context.request.service, split=split, fence=context.next_fence(), must_happen=must_happen
+        service=context.request.service,
+        split=split,
+        fence=context.next_fence(),
+        must_happen=must_happen,
+        may_go_unconfirmed=True,
     )
     try:
         state = await context.execute_to_the_end(

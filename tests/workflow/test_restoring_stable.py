@@ -177,6 +177,18 @@ async def test_without_a_way_to_the_parachute_stable_is_restored(
     assert harness.splits()[before:] == ["100/0"]
 
 
+async def test_a_jump_that_a_proxy_does_not_show_is_one(harness: Harness) -> None:
+    await under_the_parachute(harness)
+    before = len(harness.splits())
+    harness.mesh.follows = False
+    await harness.client.signal_rollback(harness.service, RollbackRequest(reason="late"))
+    assert (await harness.result()).outcome is Outcome.ROLLED_BACK
+    assert harness.splits()[before:] == ["0/100", "100/0"]
+    steps = [step.text for step in (await harness.client.status(harness.service)).steps]
+    assert "accepted, but not shown yet by every proxy: stable/canary 0/100" in steps
+    assert not any("cannot jump" in text for text in steps)
+
+
 async def test_a_rollback_that_takes_its_time_is_not_called_unanswered(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

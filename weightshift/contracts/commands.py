@@ -162,8 +162,8 @@ class ScaleDown(Message):
 class MeshWrite(Message):
     """Set a split; refused when a newer fence was seen, and when the mesh does not do what is `expected`.
 
-    With `must_happen`, as for a rollback, every refusal but that of a newer command is tried again, and a
-    data plane that does not show the split in time is not waited for without end.
+    With `must_happen`, as for a rollback, every refusal but that of a newer command is tried again. With that
+    or `may_go_unconfirmed`, a data plane that does not show the split in time is not waited for without end.
     """
 
     service: Service
@@ -171,6 +171,7 @@ class MeshWrite(Message):
     fence: Fence
     expected: MeshState | None = None
     must_happen: bool = False
+    may_go_unconfirmed: bool = False
 
 
 class CarriedWealth(Message):

@@ -88,6 +88,8 @@ async def test_a_stage_waits_for_its_proxies_and_a_rollback_only_so_long() -> No
     state, counted = await written(mesh, command(1, 0, must_happen=True), attempt=3)
     assert (state.split.canary, state.confirmed) == (0, False)
     assert counted == {"weightshift_mesh_unconfirmed": 1}
+    state, _ = await written(mesh, command(1, 0, may_go_unconfirmed=True), attempt=3)
+    assert not state.confirmed
 
 
 async def test_a_write_that_stays_stuck_is_counted() -> None:
