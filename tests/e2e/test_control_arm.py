@@ -1,4 +1,4 @@
-"""At 100 % the real Envoy copies requests to stable: what is compared with while every answer is checked."""
+"""At 100 % the real Envoy gives stable something to be compared with, while every answer is checked."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -31,6 +31,7 @@ LONG_AT_FULL_WEIGHT = Plan.model_validate(
     {**JUDGED.model_dump(mode="json"), "stages": [50, {"weight": 100, "window": "5m"}]}
 )
 """Time enough for a canary to turn bad before it could have passed."""
+HOLDING_BACK = Plan.model_validate({**JUDGED.model_dump(mode="json"), "control": "holdback"})
 
 pytestmark = pytest.mark.slow
 
@@ -42,8 +43,8 @@ async def live(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveSe
         yield service
 
 
-async def copies_judged(live: LiveService, release_id: str) -> int:
-    """How many requests of stable the last judgement at 100 % counted."""
+async def stable_judged(live: LiveService, release_id: str) -> int:
+    """How many requests of stable, copies or held back, the last judgement at 100 % counted."""
     rows = await live.registry.audit(live.stack.service, release_id)
     judged = [row.data for row in rows if row.data.get("stage", {}).get("weight") == 100]
     count: int = judged[-1]["verdict"]["stable_requests"]
@@ -56,7 +57,19 @@ async def test_a_healthy_canary_is_promoted_by_comparison_at_full_weight(live: L
         status = await live.release(other, JUDGED)
     assert (status.outcome, str(status.split)) == (Outcome.PROMOTED, "100/0")
     assert any("5 % mirrored to stable" in step.text for step in status.steps)
-    assert await copies_judged(live, status.release_id) > 0
+    assert await stable_judged(live, status.release_id) > 0
+
+
+async def test_a_share_held_back_is_answered_by_stable_and_compared_with(live: LiveService) -> None:
+    serving, other = await pair(live)
+    async with live.traffic(serving, other), within(ENDED_SECONDS):
+        status = await live.release(other, HOLDING_BACK)
+    assert (status.outcome, str(status.split)) == (Outcome.PROMOTED, "100/0")
+    assert any("but for 5 % that stay on stable" in step.text for step in status.steps)
+    rows = await live.registry.audit(live.stack.service, status.release_id)
+    carried = [one["split"]["canary"] for row in rows for one in row.data.get("splits", ())]
+    assert carried == [50, 95, 100, 0], "stable is idle while it swaps"
+    assert await stable_judged(live, status.release_id) > 0
 
 
 async def test_a_canary_that_degrades_only_at_full_weight_is_caught_by_the_copies(
@@ -79,4 +92,4 @@ async def test_a_canary_that_degrades_only_at_full_weight_is_caught_by_the_copie
         assert (result.outcome, str(result.split)) == (Outcome.ROLLED_BACK, "100/0")
         await until_served(live, serving, "canary")
     assert "gate p90 ratio 2 breached" in result.reason
-    assert await copies_judged(live, result.release_id) > 0
+    assert await stable_judged(live, result.release_id) > 0
