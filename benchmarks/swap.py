@@ -174,10 +174,15 @@ async def measure(swaps: int, mode: str) -> dict[str, Any]:
 
 
 def pauses(exposition: str) -> dict[str, Any]:
-    """Compare what pauses took with what each of them cannot do without, which the instance timed too."""
+    """Compare what pauses took with what each of them cannot do without, which the instance timed too.
+
+    Where there was none there is nothing to compare.
+    """
     count, seconds = (
         metric(exposition, rf"admission_pause_seconds_{field}\{{.*\}}") for field in ("count", "sum")
     )
+    if count == 0:
+        return {"pauses": 0}
     parts = {
         phase.value.removeprefix("pause-").replace("-", "_"): metric(
             exposition, rf'phase_duration_seconds_sum\{{.*phase="{phase.value}".*\}}'
@@ -258,6 +263,8 @@ def promised(figures: dict[str, Any], mode: str) -> dict[str, Any]:
         limit = max(1.3, figures["steady_p99_ratio_p95"])
         bars["swap_p99_ratio"] = bar(figures["swap_p99_ratio"], limit)
     else:
+        bars["swaps_without_a_pause"] = bar(max(0, figures["swaps"] - figures["pauses"]), 0)
+    if "pause_over_its_parts" in figures:
         bars["pause_over_its_parts"] = bar(figures["pause_over_its_parts"], MOST_PAUSE_OVER_PARTS)
     return bars
 
