@@ -52,8 +52,8 @@ class LivenessServer:
         self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
-        self._loop.run_until_complete(self._serve())
-        self._loop.close()
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
 
     async def _serve(self) -> None:
         server = await asyncio.start_server(
@@ -62,6 +62,9 @@ class LivenessServer:
         async with server:
             await self._is_closing.wait()
             self._close_all_but(0)
+        # Nothing else runs on this loop. A task that is cancelled instead is a failure to asyncio's streams.
+        conversations = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*conversations, return_exceptions=True)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request and close the connection."""

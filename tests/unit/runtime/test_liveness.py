@@ -1,5 +1,6 @@
 """The liveness port answers probes, whoever else holds connections to it."""
 
+import gc
 import socket
 import threading
 from collections.abc import Iterator
@@ -83,6 +84,24 @@ def test_a_head_that_comes_in_drips_is_not_waited_for(
             assert received == b""
             return
     pytest.fail("the connection was kept open")
+
+
+def test_conversations_end_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    probed = Probed()
+    probed.server.start()
+    threads = threading.active_count()
+    clients = [probed.connect() for _ in range(3)]
+    try:
+        assert probed.probe().status_code == 200
+        probed.server.close()
+        assert threading.active_count() < threads
+        del probed
+        gc.collect()
+    finally:
+        for client in clients:
+            client.close()
+    # asyncio tells of tasks that nobody waited for.
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 def test_a_head_without_an_end_is_not_collected(probed: Probed) -> None:
