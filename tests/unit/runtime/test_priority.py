@@ -59,12 +59,16 @@ def test_it_goes_on_when_requests_never_end() -> None:
 
 
 def test_whoever_serves_gets_the_core_from_a_background_thread_when_it_wakes() -> None:
-    _, usual = niceness_and_slice()
-    if usual == 0:
+    if platform.machine() not in SCHED_GETATTR:
+        pytest.skip("the number of the system call is not known for this machine")
+    usual = usual_niceness, usual_turn = niceness_and_slice()
+    if usual_turn == 0:
         pytest.skip("a kernel before 6.12 has no turns of one's own")
+    if usual_niceness >= 3:
+        pytest.skip("whoever runs this stands back as much as the background does")
     with ThreadPoolExecutor(1, initializer=yield_to_requests) as background:
         niceness, turn = background.submit(niceness_and_slice).result()
-    assert niceness > 0
-    assert turn > 2 * usual
+    assert niceness > usual_niceness
+    assert turn > 2 * usual_turn
     # Nothing of it is passed on to the thread that serves.
-    assert niceness_and_slice() == (0, usual)
+    assert niceness_and_slice() == usual
