@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from _streams import EDGES, Counts
+from _streams import Counts
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -41,17 +41,16 @@ def rank_test(counts: Counts, stages: list[tuple[int, int]]) -> Array:
         window = np.s_[:, start:end]
         requests = np.maximum(counts.requests[window].sum(axis=3), 1)
         errors = counts.errors[window].sum(axis=3) / requests
-        p99 = _quantile(counts.slower[window].sum(axis=3) / requests[..., None])
+        p99 = _quantile(counts.slower[window].sum(axis=3) / requests[..., None], np.array(counts.edges))
         fired = _fires(errors, _ERROR_EFFECT) | _fires(p99, _LATENCY_EFFECT)
         first = np.where(fired.any(axis=1), start - origin + fired.argmax(axis=1) + 1, NEVER)
         alarmed = np.where(alarmed == NEVER, first, alarmed)
     return alarmed
 
 
-def _quantile(tails: Array, tail: float = 0.01) -> Array:
+def _quantile(tails: Array, edges: Array, tail: float = 0.01) -> Array:
     """Return the latency beyond which `tail` of the requests lie, interpolated between edges."""
-    over = (tails > tail).sum(axis=-1).clip(1, len(EDGES) - 1)
-    edges = np.array(EDGES)
+    over = (tails > tail).sum(axis=-1).clip(1, len(edges) - 1)
     before, after = (np.take_along_axis(tails, (over - i)[..., None], axis=-1)[..., 0] for i in (1, 0))
     part = np.clip((before - tail) / np.maximum(before - after, 1e-12), 0, 1)
     interpolated: Array = edges[over - 1] + part * (edges[over] - edges[over - 1])

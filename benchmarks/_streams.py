@@ -21,11 +21,10 @@ Array = NDArray[Any]
 REQUESTS = 6_000
 ERRORS = 0.01
 LATENCY_DEVIATION = 0.5
+TAIL = 0.02
+"""The share of requests that a defect of the tail alone slows."""
 INSTANCES = 4
 MIRRORED = 0.05
-EDGES = tuple(0.02 * 1.1**step for step in range(22))
-"""Latency edges in seconds, from the median on, as far apart as the runtime's buckets."""
-
 SCORE_EDGES = tuple(step / 20 for step in range(1, 20))
 _BETWEEN_OUTAGES, _BETWEEN_INSTANCE_BURSTS = 180, 60
 
@@ -56,12 +55,23 @@ STREAMS = {
 
 @dataclass(frozen=True)
 class Defect:
-    """How the canary differs from stable, from interval `start` on: factors, and a shift of its scores."""
+    """How the canary differs from stable, from interval `start` on: factors, and a shift of its scores.
+
+    `tail` is a factor on the latency of the slowest 2 % alone. `deviation` is the log standard deviation of
+    the latencies of both arms.
+    """
 
     errors: float = 1.0
     latency: float = 1.0
+    tail: float = 1.0
     scores: float = 0.0
     start: int = 0
+    deviation: float = LATENCY_DEVIATION
+
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """Latency edges in seconds, from the median on, as far apart as the runtime's buckets."""
+        return tuple(0.02 * 1.1**step for step in range(22 if self.deviation == LATENCY_DEVIATION else 38))
 
 
 @dataclass(frozen=True)
@@ -72,6 +82,7 @@ class Counts:
     errors: Array
     slower: Array
     above: Array
+    edges: tuple[float, ...]
 
     def intervals(self, release: int, start: int, end: int) -> list[Interval]:
         """Return one release's intervals as the judge takes them."""
@@ -79,7 +90,8 @@ class Counts:
         columns = (self.requests, self.errors, self.slower, self.above)
         lists = [column[window].tolist() for column in columns]
         return [
-            Interval(_arm(rows, 0), _arm(rows, 1), EDGES, SCORE_EDGES) for rows in zip(*lists, strict=True)
+            Interval(_arm(rows, 0), _arm(rows, 1), self.edges, SCORE_EDGES)
+            for rows in zip(*lists, strict=True)
         ]
 
 
@@ -115,14 +127,18 @@ def simulate(
     changed[:, defect.start :, 0] = 1.0
     rate = np.minimum(ERRORS * rate * defect.errors**changed, 0.9)
     latency = latency + math.log(defect.latency) * changed
-    limits = np.log(np.array(EDGES) / EDGES[0])
-    tails = _above((limits - latency[..., None]) / LATENCY_DEVIATION)
+    limits = np.log(np.array(defect.edges) / defect.edges[0])
+    tails = _above((limits - latency[..., None]) / defect.deviation)
+    if defect.tail != 1.0:
+        slowed = (limits - latency[..., None] - math.log(defect.tail) * changed[..., None]) / defect.deviation
+        tails = np.maximum(tails, np.minimum(TAIL, _above(slowed)))
     scores = np.array([NormalDist().inv_cdf(edge) for edge in SCORE_EDGES])
     return Counts(
         requests=requests,
         errors=_errors(requests, rate, stream.cluster, source),
         slower=_counted_above(requests, tails, source),
         above=_counted_above(requests, _above(scores - defect.scores * changed[..., None]), source),
+        edges=defect.edges,
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from _rivals import NEVER, fixed_threshold, rank_test
-from _streams import EDGES, SCORE_EDGES, STREAMS, Counts, Defect, simulate
+from _streams import SCORE_EDGES, STREAMS, Counts, Defect, simulate
 
 from weightshift.analysis.gates import Hard
 from weightshift.analysis.samples import ArmCounts, InstanceCounts, Interval
@@ -50,6 +50,7 @@ class Experiment:
     stages: tuple[tuple[int, int], ...]
     streams: tuple[str, ...] = tuple(STREAMS)
     until_passed: bool = False
+    gates: tuple[Gate, ...] = GATES
 
 
 ALL_STAGES = ((5, STAGE), (25, STAGE), (50, STAGE), (100, STAGE))
@@ -64,6 +65,13 @@ EXPERIMENTS = (
     Experiment("equal_passes", Defect(), ((5, 6 * STAGE),), until_passed=True),
     Experiment("errors_doubled_mid_stage", Defect(errors=2.0, start=MIDDLE_OF_THIRD), ALL_STAGES, MILD),
     Experiment("scores_shifted_quarter", Defect(scores=0.25, start=HISTORY), TWO_STAGES, MILD),
+    Experiment(
+        "latency_1.25_heavy",
+        Defect(latency=1.25, deviation=1.0, start=HISTORY),
+        TWO_STAGES,
+        gates=(*GATES[:3], Gate(metric=Metric.LATENCY, maximum=0.5), GATES[4]),
+    ),
+    Experiment("latency_1.25_tail", Defect(tail=1.25, start=HISTORY), TWO_STAGES),
 )
 
 
@@ -85,7 +93,9 @@ def judge(counts: Counts, release: int, experiment: Experiment) -> Judged:
     for weight, length in experiment.stages:
         window = timedelta(seconds=length * SECONDS)
         one = StageJudge(
-            ResolvedStage(weight=weight, window=window, max_window=window, min_samples=200, gates=GATES),
+            ResolvedStage(
+                weight=weight, window=window, max_window=window, min_samples=200, gates=experiment.gates
+            ),
             control=CONTROL_PERCENT if weight == 100 else 0,
         )
         history = intervals[begin - HISTORY : begin]
@@ -109,7 +119,7 @@ def _calibration(history: Sequence[Interval]) -> Interval:
     stable = ArmCounts()
     for interval in history[-CALIBRATION:]:
         stable = stable.plus(interval.stable)
-    return Interval(ArmCounts(), stable, EDGES, SCORE_EDGES)
+    return Interval(ArmCounts(), stable, history[-1].edges, SCORE_EDGES)
 
 
 def run(experiment: Experiment, name: str, releases: int, seed: int) -> dict[str, Any]:
@@ -196,6 +206,8 @@ BARS = (
     *(Bar("equal", stream, "stopped", 1) for stream in STREAMS),
     *(Bar("errors_1.05", stream, "stopped", 1) for stream in STREAMS),
     *(Bar("latency_1.25", stream, "in_10_minutes", 95, at_least=True) for stream in STREAMS),
+    *(Bar("latency_1.25_heavy", stream, "in_20_minutes", 90, at_least=True) for stream in STREAMS),
+    *(Bar("latency_1.25_tail", stream, "in_20_minutes", 90, at_least=True) for stream in STREAMS),
     *(Bar("errors_doubled", stream, "healthy_after_first_window", 5) for stream in STREAMS),
     Bar("errors_doubled", "iid", "in_5_minutes", 95, at_least=True),
     Bar("errors_doubled", "common", "in_10_minutes", 95, at_least=True),
