@@ -11,6 +11,7 @@ import pytest
 
 from runtime import priority
 from runtime.priority import give_way, yield_to_requests
+from weightshift.processor_turns import take_turns_of
 
 SCHED_GETATTR = {"x86_64": 315, "aarch64": 275}
 
@@ -72,3 +73,20 @@ def test_whoever_serves_gets_the_core_from_a_background_thread_when_it_wakes() -
     assert turn > 2 * usual_turn
     # Nothing of it is passed on to the thread that serves.
     assert niceness_and_slice() == usual
+
+
+def test_turns_are_as_long_as_asked_for_and_passed_on_to_new_threads() -> None:
+    if platform.machine() not in SCHED_GETATTR:
+        pytest.skip("the number of the system call is not known for this machine")
+    usual_niceness, usual_turn = niceness_and_slice()
+    if usual_turn == 0:
+        pytest.skip("a kernel before 6.12 has no turns of one's own")
+
+    def started_by_it() -> tuple[int, int]:
+        with ThreadPoolExecutor(1) as inner:
+            return inner.submit(niceness_and_slice).result()
+
+    with ThreadPoolExecutor(1, initializer=take_turns_of, initargs=(0.0005,)) as short:
+        assert short.submit(niceness_and_slice).result() == (usual_niceness, 500_000)
+        assert short.submit(started_by_it).result() == (usual_niceness, 500_000)
+    assert niceness_and_slice() == (usual_niceness, usual_turn)
