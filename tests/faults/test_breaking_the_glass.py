@@ -85,6 +85,8 @@ async def is_over(live: LiveService, broken: MeshState, serving: str) -> None:
     assert await carried(live) == broken, "the release wrote after the glass was broken"
     rows = await live.registry.audit(live.stack.service, result.release_id)
     assert any("was not moved to 100/0: StaleFence" in row.summary for row in rows)
+    (who,) = [row for row in rows if row.step == "break-glass"]
+    assert "traffic 100/0, it was 50/50" in who.summary
 
 
 async def test_over_a_release_that_its_worker_cannot_take_further(live: LiveService) -> None:
