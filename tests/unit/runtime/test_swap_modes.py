@@ -143,7 +143,7 @@ async def test_without_room_for_both_the_figures_are_told(world: Any, artifacts:
     async with world.running() as instance:
         await world.until(world.serving(instance, 1))
         manifest = artifacts.push("v2", seed=2)
-        instance._reconciler._preparer._margin = 1 << 60
+        instance._supply.preparer._margin = 1 << 60
         await world.publish(manifest)
         error = await failed(world, "OutOfMemory")
         assert "weights 5632" in error.message
