@@ -29,9 +29,10 @@ from runtime.state_dict_header import read_state_dict_header
 from runtime.tensor_fit import TensorSpecs, check_finite, check_tensors, check_ties
 from weightshift.contracts.manifest import Manifest, ManifestFile, ManifestTensor, WeightFormat
 from weightshift.contracts.target import Target
-from weightshift.errors import IncompatibleModel
+from weightshift.errors import IncompatibleModel, UnsafeArtifact
 
 _ALIGNMENT = 512
+_STEP_BYTES = 64 << 20
 _SUFFIXES = {WeightFormat.SAFETENSORS: (".safetensors",), WeightFormat.STATE_DICT: (".pt", ".pth")}
 _READERS = {WeightFormat.SAFETENSORS: read_header, WeightFormat.STATE_DICT: read_state_dict_header}
 
@@ -64,17 +65,21 @@ def verify(
     architecture, resources = check_fit(manifest, target=target, read=lambda _, file: cached.read_file(file))
     checkpoint()
     weights = _weights_file(manifest)
-    descriptor = cached.open_file(weights)
     try:
-        header = _READERS[manifest.runtime](descriptor)
-    finally:
-        os.close(descriptor)
-    checkpoint()
-    found = {entry.name: (entry.dtype, entry.shape) for entry in header.entries}
-    if manifest.tensors is None:
-        check_tensors(found, build(architecture, resources), architecture.tied)
-    elif found != _declared(manifest.tensors):
-        raise IncompatibleModel(f"{weights.path} holds other tensors than the manifest lists; push it again.")
+        header = _read_header(cached, weights)
+        checkpoint()
+        found = {entry.name: (entry.dtype, entry.shape) for entry in header.entries}
+        if manifest.tensors is None:
+            check_tensors(found, build(architecture, resources), architecture.tied)
+        elif found != _declared(manifest.tensors):
+            raise IncompatibleModel(
+                f"{weights.path} holds other tensors than the manifest lists; push it again."
+            )
+    except (UnsafeArtifact, IncompatibleModel):
+        if not cached.is_fresh:
+            # It was read before it is hashed, so what is wrong with it may be the disk's doing.
+            _check_bytes(cached, weights, checkpoint)
+        raise
     return VerifiedArtifact(cached, architecture, resources, weights, header)
 
 
@@ -199,6 +204,23 @@ def _weights_file(manifest: Manifest) -> ManifestFile:
 
 def _declared(tensors: tuple[ManifestTensor, ...]) -> TensorSpecs:
     return {tensor.name: (TORCH_TYPES[tensor.dtype], tensor.shape) for tensor in tensors}
+
+
+def _read_header(cached: CachedArtifact, weights: ManifestFile) -> WeightsHeader:
+    descriptor = cached.open_file(weights)
+    try:
+        return _READERS[cached.manifest.runtime](descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _check_bytes(cached: CachedArtifact, file: ManifestFile, checkpoint: Callable[[], None]) -> None:
+    """Raise `DigestMismatch` unless a file's bytes are those that its manifest names."""
+    with HashingReader(cached, file, ()) as reader:
+        for offset in range(0, file.bytes, _STEP_BYTES):
+            checkpoint()
+            reader.skip_to(offset)
+        reader.finish()
 
 
 def _aligned(size: int) -> int:

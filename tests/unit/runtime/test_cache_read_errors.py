@@ -127,6 +127,27 @@ async def test_a_way_back_whose_bytes_are_lost_is_fetched_again(
     assert [name.partition(".")[0] for name in names(world.root / "quarantine")] == [first.digest()]
 
 
+@pytest.mark.parametrize("push", [as_safetensors, as_state_dict])
+async def test_a_way_back_whose_header_has_a_flipped_bit_is_fetched_again(
+    world: Any, artifacts: Any, push: Callable[[Any], Any]
+) -> None:
+    first = push(artifacts)
+    await world.publish(first)
+    async with world.running() as instance:
+        await world.until(world.serving(instance, 1))
+        await world.publish(artifacts.push("v2", seed=2))
+        await world.until(world.serving(instance, 2))
+        await world.until(lambda: len(instance.holder.resident) == 1)
+        weights = world.root / "artifacts" / first.digest() / first.files[0].sha256
+        content = weights.read_bytes()
+        place = content.index(b"head.weight")
+        weights.chmod(0o644)
+        weights.write_bytes(content[:place] + b"H" + content[place + 1 :])
+        await world.publish(first)
+        await world.until(world.serving(instance, 3))
+    assert [name.partition(".")[0] for name in names(world.root / "quarantine")] == [first.digest()]
+
+
 async def test_a_way_back_without_descriptors_is_tried_again_from_the_cache(
     world: Any, artifacts: Any, store: Any, disk: Disk
 ) -> None:
