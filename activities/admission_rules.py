@@ -11,7 +11,14 @@ from weightshift.contracts.release import Admission, Outcome, ReleaseRecord, Rel
 from weightshift.contracts.target import Target, Targets
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.errors import CanaryDiffers, Conflict, FeatureSchemaChanged, NoCanaryCapacity
-from weightshift.way_back import abandoned_release, is_going_back, never_promoted, promoted_last
+from weightshift.way_back import (
+    abandoned_release,
+    is_going_back,
+    never_promoted,
+    next_way_back,
+    promoted_last,
+    unfinished_return,
+)
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,8 @@ class LeftUnfinished:
     def refusal(self) -> Conflict:
         """Return why nothing else may start: its way back would be what was never promoted."""
         command = f"weightshift release rollback {self.service.model} -e {self.service.environment}"
+        if self.healthy == self.unfinished:
+            return Conflict(f"going back to {self.healthy} did not get through; finish it with `{command}`")
         return Conflict(
             f"stable was left with {self.unfinished}, which was never promoted; `{command}` returns to "
             f"{self.healthy} first, or with `--to {self.unfinished}` finishes what was begun"
@@ -44,9 +53,11 @@ def left_unfinished(
     """Return what stands in a release's way on stable; nothing stands in the way of going back."""
     if stable is None or is_going_back(request.request_key):
         return None
-    healthy = promoted_last(records, default=stable.artifact_id)
     if not never_promoted(records, stable.artifact_id):
         return None
+    healthy = promoted_last(records, default=stable.artifact_id)
+    if unfinished_return(records, stable.artifact_id):
+        healthy = stable.artifact_id
     return LeftUnfinished(request.service, unfinished=stable.artifact_id, healthy=healthy)
 
 
@@ -63,12 +74,21 @@ def require_idle_canary(
     if not traffic.canary or stable is None or is_taken_over or is_going_back(request.request_key):
         return
     held = targets.canary.artifact_id if targets.canary else "nothing"
-    command = f"weightshift release rollback {service.model} -e {service.environment}"
     raise Conflict(
         f"the canary ({held}) carries {traffic.canary} % of the traffic, and a candidate would get it "
-        f"unjudged; take it to stable ({stable.artifact_id}) with `{command} --break-glass`, or go back "
-        f"with `{command}`"
+        f"unjudged; {_ways_off_canary(service, stable.artifact_id, records)}"
     )
+
+
+def _ways_off_canary(service: Service, stable: str, records: Sequence[ReleaseRecord]) -> str:
+    """Return the commands that lead on: none to a stable that may not serve its target, none in vain."""
+    command = f"weightshift release rollback {service.model} -e {service.environment}"
+    to_stable = f"take it to stable ({stable}) with `{command} --break-glass`"
+    back = next_way_back(records, stable)
+    go_back = f"go back to {back} with `{command}`" if back else f"go back with `{command} --to ARTIFACT`"
+    if never_promoted(records, stable):
+        return go_back
+    return f"{to_stable}, or {go_back}" if back else to_stable
 
 
 def schema_change(request: ReleaseRequest, candidate: ArtifactRecord, stable: Target | None) -> str | None:

@@ -44,7 +44,10 @@ def expedited_plan(states: Sequence[InstanceState]) -> Plan:
 
 
 def way_back_now(parachute: Parachute, states: Sequence[InstanceState]) -> str:
-    """Return what going back costs under a parachute as its instances are now."""
+    """Return what going back costs under a parachute as its instances are now, as far as the registry knows.
+
+    A rollback counts the pods that the cluster lacks as well.
+    """
     by_id = {state.report.instance_id: state for state in states}
     problems = (unready(name, by_id.get(name), parachute.revision) for name in parachute.instances)
     missing = [problem for problem in problems if problem is not None]
@@ -80,6 +83,13 @@ def never_promoted(records: Sequence[ReleaseRecord], current: str) -> bool:
     return promoted_last(records, default=current) != current
 
 
+def unfinished_return(records: Sequence[ReleaseRecord], current: str) -> bool:
+    """Whether stable's target was left there by going back that did not get through; newest come first."""
+    newest = next((record for record in records if record.artifact_id == current), None)
+    has_ended = newest is not None and newest.outcome is not None
+    return never_promoted(records, current) and has_ended and newest is not None and _goes_back(newest)
+
+
 def serving_release(
     records: Sequence[ReleaseRecord], stable: str | None, artifact_id: str
 ) -> ReleaseRecord | None:
@@ -107,6 +117,8 @@ def is_settled(records: Sequence[ReleaseRecord], current: str) -> bool:
     newest = next(tried, None)
     if newest is None or newest.outcome is None:
         return newest is None
+    if unfinished_return(records, current):
+        return False
     if newest.outcome is Outcome.PROMOTED:
         return _goes_back(newest)
     return not never_promoted(records, current)
@@ -139,15 +151,30 @@ def abandoned_release(records: Sequence[ReleaseRecord]) -> ReleaseRecord | None:
 def artifact_to_go_back_to(records: Sequence[ReleaseRecord], current: str) -> str:
     """Return the last healthy artifact while `current` is stable's target; records come newest first.
 
-    After a release that was terminated, that is what was promoted last, wherever the release had come to.
-    Raises `UnknownArtifact` when there is none.
+    After a release that was terminated, that is what was promoted last, wherever the release had come to;
+    where going back did not get through, what it went back to. Raises `UnknownArtifact` when there is none.
     """
     if abandoned_release(records) is None:
+        if unfinished_return(records, current):
+            return current
         return previous_artifact(records, current)
     promoted = promoted_last(records, default="")
     if not promoted:
         raise UnknownArtifact("nothing was promoted yet; name the artifact to go back to with --to")
     return promoted
+
+
+def next_way_back(records: Sequence[ReleaseRecord], current: str) -> str | None:
+    """Return what `release rollback` goes back to while no release runs; None where it does nothing.
+
+    Records come newest first, `current` is stable's target.
+    """
+    if is_settled(records, current):
+        return None
+    try:
+        return artifact_to_go_back_to(records, current)
+    except UnknownArtifact:
+        return None
 
 
 def _goes_back(record: ReleaseRecord) -> bool:

@@ -30,6 +30,7 @@ with workflow.unsafe.imports_passed_through():
     from weightshift.contracts.release import Admission, Completion, Outcome, ReleasePhase
     from weightshift.contracts.target import Publication, Target
     from weightshift.contracts.traffic import TrafficSplit
+    from weightshift.way_back import is_going_back
     from workflows.capacity import require_capacity
     from workflows.context import ReleaseContext
     from workflows.human_gate import open_gates, pass_gate
@@ -37,6 +38,8 @@ with workflow.unsafe.imports_passed_through():
     from workflows.observe import StageObservation, observe_stage
     from workflows.pods import scale_down
     from workflows.rollback import Position
+
+_CANARY_LEFT_ALONE = "going back from a canary that carries traffic leaves it alone when it fails"
 
 
 async def admit(context: ReleaseContext) -> None:
@@ -55,7 +58,30 @@ async def admit(context: ReleaseContext) -> None:
     open_gates(context)
     if context.admitted.taken_over is not None:
         await _end_split_of(context, context.admitted.taken_over)
+    elif _returns_from_canary(context) and workflow.patched(_CANARY_LEFT_ALONE):
+        _begin_on_canary(context)
     context.checkpoint()
+
+
+def _returns_from_canary(context: ReleaseContext) -> bool:
+    """Whether `--break-glass` left traffic on the canary, and stable alone is not what is gone back to."""
+    admittance, request = context.admittance, context.request
+    carries = admittance.traffic is not None and admittance.traffic.split.canary > 0
+    holds = {cohort for cohort in Cohort if _holds(context, cohort)}
+    return carries and is_going_back(request.request_key) and holds != {Cohort.STABLE}
+
+
+def _holds(context: ReleaseContext, cohort: Cohort) -> bool:
+    target = context.admittance.targets.of(cohort)
+    return target is not None and target.artifact_id == context.request.artifact_id
+
+
+def _begin_on_canary(context: ReleaseContext) -> None:
+    """Keep to the canary whatever happens: stable holds what people have left."""
+    if context.admittance.traffic is not None:
+        context.read_back(context.admittance.traffic)
+    context.position = Position.RETURNING_FROM_CANARY
+    context.tell(f"the canary keeps its traffic, {context.split}, until stable serves what is gone back to")
 
 
 def _tell_admission(context: ReleaseContext, admitted: Admittance) -> None:
@@ -133,7 +159,7 @@ def publication(
 async def prepare_canary(context: ReleaseContext) -> None:
     """Publish to the canary, and see it downloaded, verified and dry-run on every instance."""
     canary = context.admittance.targets.canary
-    context.position = Position.CANARY_PUBLISHED
+    context.advance(Position.CANARY_PUBLISHED)
     context.enter(ReleasePhase.PUBLISHING, f"publishing {context.request.artifact_id} to canary")
     target = await publish(
         context,
@@ -167,16 +193,26 @@ async def shift_traffic(context: ReleaseContext) -> StageObservation | None:
     for stage in context.request.plan.resolved_stages():
         await pass_gate(context, stage.weight, before)
         await require_capacity(context, stage)
-        context.position = Position.CANARY_SERVING
+        context.advance(Position.CANARY_SERVING)
         context.promote_requested = False
         context.had_traffic = True
         context.stage_weight = stage.weight
         split = context.request.plan.stage_split(stage, context.admittance.control)
         context.enter(ReleasePhase.OBSERVING, f"shifting {stage.weight} % to canary{_compared(stage, split)}")
-        await shift(context, split)
-        notify(context, NotificationEvent.STAGE, f"{split.canary} % of the traffic is on canary")
+        await _raise_share(context, split)
         before = await observe_stage(context, stage)
     return before
+
+
+async def _raise_share(context: ReleaseContext, split: TrafficSplit) -> None:
+    """Shift to a stage's split, unless that takes traffic from the canary to a stable that is being left."""
+    carried = context.split
+    is_returning = context.position is Position.RETURNING_FROM_CANARY
+    if is_returning and carried is not None and split.canary < carried.canary:
+        context.tell(f"traffic stays at {carried} until stable has swapped")
+        return
+    await shift(context, split)
+    notify(context, NotificationEvent.STAGE, f"{split.canary} % of the traffic is on canary")
 
 
 def _compared(stage: ResolvedStage, split: TrafficSplit) -> str:

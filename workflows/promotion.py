@@ -36,6 +36,7 @@ async def take_over(context: ReleaseContext, last_stage: StageObservation | None
     artifact_id = context.request.artifact_id
     context.enter(ReleasePhase.RETURNING, "returning traffic to stable")
     await shift(context, TrafficSplit.all_to(Cohort.STABLE))
+    context.position = Position.STABLE_SWAPPING
     context.settle(Outcome.PROMOTED, f"{artifact_id} serves on stable")
     promoted = f"promoted: stable serves {artifact_id}, traffic {context.split}"
     context.tell(promoted)
@@ -54,7 +55,7 @@ async def _end_control(context: ReleaseContext) -> None:
 async def _swap_idle(context: ReleaseContext, last_stage: StageObservation | None) -> None:
     """Swap all of stable; the canary carries everything, and is judged on until stable is warm."""
     target = await _publish_to_stable(context, requires_grant=False)
-    context.position = Position.STABLE_SWAPPING
+    context.advance(Position.STABLE_SWAPPING)
     if last_stage is not None and last_stage.is_judged and context.admittance.joined_waits:
         await _warm_stable_judged(context, target, last_stage)
     else:
@@ -64,7 +65,7 @@ async def _swap_idle(context: ReleaseContext, last_stage: StageObservation | Non
 async def _swap_under_traffic(context: ReleaseContext, last_stage: StageObservation | None) -> None:
     target = await _publish_to_stable(context, requires_grant=True)
     await swap_in_waves(context, target, last_stage)
-    context.position = Position.STABLE_SWAPPING
+    context.advance(Position.STABLE_SWAPPING)
     # Instances that joined meanwhile are in no wave; those that were in one adopt it without a load.
     artifact_id = context.request.artifact_id
     target = await publish(context, Cohort.STABLE, artifact_id, expected_revision=target.revision)
@@ -73,7 +74,7 @@ async def _swap_under_traffic(context: ReleaseContext, last_stage: StageObservat
 
 async def _publish_to_stable(context: ReleaseContext, *, requires_grant: bool) -> Target:
     artifact_id, stable = context.request.artifact_id, context.admittance.targets.stable
-    context.position = Position.STABLE_PUBLISH_IN_FLIGHT
+    context.advance(Position.STABLE_PUBLISH_IN_FLIGHT)
     context.enter(ReleasePhase.PROMOTING, f"publishing {artifact_id} to stable")
     return await publish(
         context,

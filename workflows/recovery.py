@@ -55,7 +55,9 @@ async def roll_back(context: ReleaseContext, reason: str, decided_at: datetime) 
     by_request = context.rollback_request is not None
     refused = not context.had_traffic and not by_request
     context.traffic_is_back = True
-    if context.unpublishable:
+    if context.position is Position.RETURNING_FROM_CANARY:
+        reason = f"{reason}; {await _where_it_stays(context)}"
+    elif context.unpublishable:
         reason = f"{reason}; {_what_remains(context, stable_was_touched=plan.restore_stable)}"
     elif Cohort.STABLE in context.overtaken:
         reason = (
@@ -65,6 +67,18 @@ async def roll_back(context: ReleaseContext, reason: str, decided_at: datetime) 
         reason = f"{reason}; traffic is left at {context.split} by a newer command, see the mesh"
     context.position = Position.TAKEN_BACK
     context.settle(Outcome.REFUSED if refused else Outcome.ROLLED_BACK, reason)
+
+
+async def _where_it_stays(context: ReleaseContext) -> str:
+    """Say where traffic is, which somebody may have moved meanwhile, and how to go on."""
+    service = context.request.service
+    state = await context.glance(READ_MESH, service, summary="where traffic stays")
+    if state is not None:
+        context.read_back(state)
+    return (
+        f"traffic stays at {context.split}; try again with `weightshift release rollback {service.model} "
+        f"-e {service.environment} --to {context.request.artifact_id}`"
+    )
 
 
 def _traffic_is_back(context: ReleaseContext, decided_at: datetime) -> None:
@@ -96,7 +110,8 @@ async def _share_out(context: ReleaseContext, reason: str) -> None:
     share = canary_share(context.position, context.request.plan, granted=granted)
     if share is not None:
         await _cut_at_once(context, context.request.plan.split(share))
-    if context.position is Position.STABLE_IN_WAVES:
+    returns_in_waves = context.position is Position.RETURNING_FROM_CANARY and bool(context.granted)
+    if context.position is Position.STABLE_IN_WAVES or returns_in_waves:
         await revoke_waves(context, reason)
 
 

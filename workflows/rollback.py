@@ -11,6 +11,7 @@
 | the same, on a canary that is too small | the canary, for its share | its share, then as for retiring |
 | either, but a part of it is missing, or the mesh does not lead there | the caches | as for retiring |
 | first release of a service | nowhere | nothing to go back to |
+| going back from a canary with traffic | the canary: stable has what is left | leave split and both pools |
 | taken back | where it serves | nothing left to do |
 """
 
@@ -35,6 +36,7 @@ class Position(StrEnum):
     SMALL_PARACHUTE_UP = "small-parachute-up"
     RETIRING = "retiring"
     FIRST_RELEASE = "first-release"
+    RETURNING_FROM_CANARY = "returning-from-canary"
     TAKEN_BACK = "taken-back"
 
 
@@ -62,6 +64,7 @@ _CACHES_ARE_HEALTHY = RollbackPlan(cut_to=None, restore_stable=True, seal_canary
 _PLANS = {
     Position.UNTOUCHED: _NOTHING,
     Position.FIRST_RELEASE: _NOTHING,
+    Position.RETURNING_FROM_CANARY: _NOTHING,
     Position.TAKEN_BACK: _NOTHING,
     Position.CANARY_PUBLISHED: _STABLE_IS_HEALTHY,
     Position.CANARY_SERVING: _STABLE_IS_HEALTHY,
@@ -74,6 +77,7 @@ _PLANS = {
     Position.SMALL_PARACHUTE_UP: _CACHES_ARE_HEALTHY,
     Position.RETIRING: _CACHES_ARE_HEALTHY,
 }
+_WITHOUT_WAY_BACK = (Position.FIRST_RELEASE, Position.RETURNING_FROM_CANARY, Position.TAKEN_BACK)
 _RELOADING = (
     Position.STABLE_SWAPPING,
     Position.STABLE_IN_WAVES,
@@ -106,7 +110,7 @@ def way_back(position: Position, reload_seconds: float | None) -> str:
 
     `reload_seconds` is what loading took on the slowest instance, where it was measured.
     """
-    if position in (Position.FIRST_RELEASE, Position.TAKEN_BACK):
+    if position in _WITHOUT_WAY_BACK:
         return "none"
     if position in _RELOADING:
         return f"reload ~{reload_seconds:.0f} s" if reload_seconds is not None else "reload"

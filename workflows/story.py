@@ -86,6 +86,11 @@ class ReleaseStory:
         self._paused_before, self._paused_at = self.paused_for, None
         self.paused = False
 
+    def advance(self, position: Position) -> None:
+        """Note how far the release has moved what serves; to return from the canary is one step."""
+        if self.position is not Position.RETURNING_FROM_CANARY:
+            self.position = position
+
     def enter(self, phase: ReleasePhase, text: str) -> None:
         """Move to a phase, for the status, the Temporal UI and searches."""
         self.phase = phase

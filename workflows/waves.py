@@ -69,7 +69,7 @@ async def _swap(context: ReleaseContext, target: Target) -> None:
     for number, wave in enumerate(waves_of(stable, context.request.plan.wave), start=1):
         await context.wait(lambda: not context.paused)
         # From here on its instances may have swapped, whatever becomes of the answer.
-        context.position = Position.STABLE_IN_WAVES
+        context.advance(Position.STABLE_IN_WAVES)
         context.granted = (*context.granted, *wave)
         await _grant(context, target, wave, number)
         progress = await context.execute(

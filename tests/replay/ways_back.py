@@ -4,13 +4,14 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from tests.workflow.harness import FAST_PLAN, UNJUDGED_PLAN, Harness
-from weightshift.contracts.identity import Fence
-from weightshift.contracts.plan import OnInconclusive, Stage
+from weightshift.contracts.identity import Cohort, Fence
+from weightshift.contracts.plan import OnInconclusive, Promotion, Stage
 from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
 from weightshift.contracts.target import Publication, Target
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.contracts.verdict import StageOutcome
 from weightshift.errors import OperationConflict, RouteInvalid, StaleFence, WeightshiftError
+from weightshift.way_back import EXPEDITED_PLAN
 
 _ASKED = RollbackRequest(operator="sre", reason="smells")
 
@@ -202,6 +203,18 @@ async def went_on_once_the_canary_was_ready_again(harness: Harness) -> None:
     await harness.result()
 
 
+async def stayed_on_the_canary_while_going_back(harness: Harness) -> None:
+    """Traffic was moved to the parachute, and stable cannot take back what it holds: it stays there."""
+    await _under_the_parachute(harness)
+    await harness.mesh.write(harness.service, TrafficSplit.all_to(Cohort.CANARY), Fence.above_all(2))
+    await harness.client.promote(harness.service)
+    await harness.result()
+    harness.fleet.unfit.add("stable-0 v41")
+    changes = {"stages": (Stage(weight=33),), "promotion": Promotion.IN_PLACE}
+    await harness.go_back("v41", EXPEDITED_PLAN.model_copy(update=changes))
+    await harness.until_in_real_time(lambda: harness.is_in(ReleasePhase.DONE))
+
+
 WAYS_BACK: dict[str, Callable[[Harness], Awaitable[None]]] = {
     path.__name__: path
     for path in (
@@ -219,5 +232,6 @@ WAYS_BACK: dict[str, Callable[[Harness], Awaitable[None]]] = {
         took_over_from_a_terminated_release,
         judged_without_a_window_until_approved,
         went_on_once_the_canary_was_ready_again,
+        stayed_on_the_canary_while_going_back,
     )
 }

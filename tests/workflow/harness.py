@@ -47,6 +47,7 @@ from weightshift.contracts.release import (
     ReleaseStatus,
 )
 from weightshift.registry.memory import MemoryRegistry
+from weightshift.way_back import EXPEDITED_PLAN, going_back_key
 from workflows.release import ReleaseWorkflow
 
 ATTRIBUTES = ("ReleaseModel", "ReleaseEnvironment", "ReleaseArtifact", "ReleaseStage", "ReleaseVerdict")
@@ -130,6 +131,12 @@ class Harness:
     async def start(self, artifact_id: str, plan: Plan = FAST_PLAN) -> str:
         """Start a release, and return its run id."""
         return await self.client.start(self.request(artifact_id, plan))
+
+    async def go_back(self, artifact_id: str, plan: Plan = EXPEDITED_PLAN) -> None:
+        """Start a release the way `release rollback` does once the release before has ended."""
+        request = self.request(artifact_id, plan)
+        key = going_back_key(request.release_id)
+        await self.client.start(request.model_copy(update={"request_key": key}))
 
     async def result(self) -> ReleaseResult:
         """Skip time until the release has ended."""

@@ -10,7 +10,6 @@ from weightshift.contracts.plan import Sticky
 from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.errors import Conflict, MeshDrift, RouteInvalid
-from weightshift.way_back import going_back_key
 
 
 async def test_a_foreign_edit_stops_the_release_and_is_overridden_by_its_rollback(harness: Harness) -> None:
@@ -52,9 +51,7 @@ async def test_nothing_is_published_under_traffic_that_was_left_on_the_canary(ha
 async def test_going_back_may_start_from_the_canary(harness: Harness) -> None:
     await harness.release("v42", UNJUDGED_PLAN)
     await harness.mesh.write(harness.service, TrafficSplit.all_to(Cohort.CANARY), Fence.above_all(2))
-    request = harness.request("v41", UNJUDGED_PLAN)
-    key = going_back_key(request.release_id)
-    await harness.client.start(request.model_copy(update={"request_key": key}))
+    await harness.go_back("v41", UNJUDGED_PLAN)
     assert (await harness.result()).outcome is Outcome.PROMOTED
     assert harness.splits()[-1] == "100/0"
 
@@ -77,9 +74,7 @@ async def test_nothing_is_published_under_traffic_that_was_moved_to_the_parachut
     assert (str(status.split), status.reason) == ("0/100", result.reason)
     assert any("CanaryCarriesTraffic" in step.text for step in status.steps)
     assert (await harness.registry.releases(harness.service))[0].reason == result.reason
-    back = harness.request("v41", UNJUDGED_PLAN)
-    back = back.model_copy(update={"request_key": going_back_key(back.release_id)})
-    await harness.client.start(back)
+    await harness.go_back("v41", UNJUDGED_PLAN)
     assert (await harness.result()).outcome is Outcome.PROMOTED
     assert harness.splits()[-1] == "100/0"
     assert await harness.serves(Cohort.STABLE, "v41")

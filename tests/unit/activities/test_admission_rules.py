@@ -4,13 +4,21 @@ from datetime import UTC, datetime
 
 import pytest
 
-from activities.admission_rules import check_alike, require_alike, schema_change, unlike_canary
+from activities.admission_rules import (
+    check_alike,
+    left_unfinished,
+    require_alike,
+    require_idle_canary,
+    schema_change,
+    unlike_canary,
+)
 from weightshift.contracts.identity import Cohort, Service
 from weightshift.contracts.instance import InstanceReport, InstanceState
 from weightshift.contracts.manifest import ArtifactRecord
 from weightshift.contracts.release import Outcome, ReleaseRecord, ReleaseRequest
-from weightshift.contracts.target import Target
-from weightshift.errors import CanaryDiffers, FeatureSchemaChanged
+from weightshift.contracts.target import Target, Targets
+from weightshift.contracts.traffic import TrafficSplit
+from weightshift.errors import CanaryDiffers, Conflict, FeatureSchemaChanged
 from weightshift.way_back import going_back_key
 
 SERVICE = Service(model="ranker", environment="prod")
@@ -151,3 +159,49 @@ def test_neither_a_first_release_nor_one_that_goes_back_is_refused() -> None:
 def test_pods_that_are_not_there_yet_are_compared_later() -> None:
     plan = REQUEST.plan.model_copy(update={"canary_replicas": 2})
     assert check_alike(REQUEST.model_copy(update={"plan": plan}), [instance("stable-0")], STABLE, ()) is None
+
+
+def ended(artifact_id: str, outcome: Outcome, *, going_back: bool = False) -> ReleaseRecord:
+    key = going_back_key("R") if going_back else None
+    return RECORDS[0].model_copy(update={"artifact_id": artifact_id, "outcome": outcome, "request_key": key})
+
+
+TO_STABLE = r"take it to stable \(v41\) with `[^`]+ --break-glass`"
+FIRST, SECOND = ended("v40", Outcome.PROMOTED), ended("v41", Outcome.PROMOTED)
+
+
+@pytest.mark.parametrize(
+    ("records", "ways"),
+    [
+        ((SECOND, FIRST), rf"{TO_STABLE}, or go back to v40 with `[^`]+ prod`$"),
+        ((ended("v42", Outcome.ROLLED_BACK), SECOND, FIRST), rf"{TO_STABLE}$"),
+        ((SECOND,), rf"{TO_STABLE}$"),
+        (
+            (
+                ended("v41", Outcome.ROLLED_BACK, going_back=True),
+                ended("v42", Outcome.PROMOTED),
+                SECOND,
+                FIRST,
+            ),
+            r"unjudged; go back to v41 with `[^`]+ prod`$",
+        ),
+        (
+            (ended("v41", Outcome.ROLLED_BACK), ended("v42", Outcome.PROMOTED), SECOND),
+            r"unjudged; go back with `[^`]+ --to ARTIFACT`$",
+        ),
+    ],
+    ids=["promoted", "rolled back", "nothing before", "return unfinished", "release unfinished"],
+)
+def test_only_what_leads_on_is_offered_where_the_canary_carries_traffic(
+    records: tuple[ReleaseRecord, ...], ways: str
+) -> None:
+    carried = TrafficSplit.all_to(Cohort.CANARY)
+    with pytest.raises(Conflict, match=ways):
+        require_idle_canary(REQUEST, carried, Targets(stable=STABLE), records)
+
+
+def test_a_return_that_did_not_get_through_is_to_be_finished() -> None:
+    tried = ended("v41", Outcome.ROLLED_BACK, going_back=True)
+    left = left_unfinished(REQUEST, (tried, ended("v42", Outcome.PROMOTED), SECOND), STABLE)
+    assert left is not None
+    assert "going back to v41 did not get through; finish it with `weightshift" in str(left.refusal())

@@ -96,6 +96,18 @@ def test_going_back_that_did_not_get_through_is_tried_again(
     assert request.request_key == going_back_key(request.release_id)
 
 
+@pytest.mark.parametrize("before", [(), (gone_back("v1"),)], ids=["once", "after one that got through"])
+def test_going_back_that_reached_stable_and_did_not_get_through_is_finished(
+    run: Run, releases: Any, registry: Any, make_status: Any, before: tuple[ReleaseRecord, ...]
+) -> None:
+    finished(releases, registry, make_status)
+    history = (*before, record("v3", Outcome.PROMOTED), record("v2", Outcome.PROMOTED), *HISTORY[-1:])
+    tried = gone_back("v2", Outcome.ROLLED_BACK)
+    registry.answers.update(targets=serving("v2"), releases=(tried, *history))
+    assert run(*ROLLBACK).code == 0
+    assert releases.calls[0][1].artifact_id == "v2", "not v1, which was promoted before it"
+
+
 def test_an_active_release_is_rolled_back(run: Run, releases: Any, make_status: Any) -> None:
     releases.statuses = [make_status(split=TrafficSplit.with_canary(0), outcome=Outcome.ROLLED_BACK)]
     result = run(*ROLLBACK, "--reason", "wrong scores")

@@ -9,7 +9,10 @@ from workflows.rollback import Position, canary_share, plan_rollback, way_back
 from workflows.waves import granted_share, waves_of
 
 
-@pytest.mark.parametrize("position", [Position.UNTOUCHED, Position.FIRST_RELEASE, Position.TAKEN_BACK])
+@pytest.mark.parametrize(
+    "position",
+    [Position.UNTOUCHED, Position.FIRST_RELEASE, Position.RETURNING_FROM_CANARY, Position.TAKEN_BACK],
+)
 def test_there_is_nothing_to_do_where_nothing_was_changed_or_nothing_was_before(position: Position) -> None:
     plan = plan_rollback(position)
     assert (plan.cut_to, plan.restore_stable, plan.seal_canary) == (None, False, False)
@@ -47,6 +50,7 @@ def test_the_way_back_is_told_as_it_is() -> None:
     assert way_back(Position.STABLE_SWAPPING, 4.2) == "reload ~4 s"
     assert way_back(Position.RETIRING, None) == "reload"
     assert way_back(Position.TAKEN_BACK, 4.0) == "none"
+    assert way_back(Position.RETURNING_FROM_CANARY, 4.0) == "none"
 
 
 IN_PLACE = Plan.model_validate({"stages": [10, 40], "promotion": "in-place"})
