@@ -135,6 +135,7 @@ def build_workers(
         max_cached_workflows=_CACHED_RELEASES,
         activities=commands,
         max_concurrent_activities=_COMMAND_SLOTS,
+        max_heartbeat_throttle_interval=_BEATS_APART,
         graceful_shutdown_timeout=grace,
         deployment_config=settings.deployment_config,
     )
@@ -181,7 +182,7 @@ def _activities(
     commands: list[Callable[..., Any]] = [
         *(admission.admit, admission.publish, admission.complete),
         *(waves.grant, waves.revoke),
-        *(approvals.check, fleet.check_capacity),
+        *(approvals.check, fleet.check_capacity, fleet.warm_up),
         *(traffic.write, traffic.read),
     ]
     waits: list[Callable[..., Any]] = [

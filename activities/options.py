@@ -3,7 +3,7 @@
 Imports no adapter, so that workflow code can use it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Generic, TypeVar
 
@@ -123,6 +123,8 @@ def _wait(name: str, argument: type[Argument], answer: type[Answer]) -> Call[Arg
 DOWNLOAD = _wait("fleet.download", FleetWait, FleetProgress)
 VERIFY = _wait("fleet.verify", FleetWait, FleetProgress)
 WARM_UP = _wait("fleet.warm_up", FleetWait, FleetProgress)
+# A rollback waits for stable, and never behind judges.
+RESTORE = replace(WARM_UP, waits=False)
 SWAP = _wait("fleet.warm_up_judged", JudgedWait, JudgedProgress)
 ADOPT = _wait("fleet.adopt", Adoption, FleetProgress)
 CHECK_CAPACITY = Call[CapacityCheck, Capacity]("fleet.check_capacity", Capacity)

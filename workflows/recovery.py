@@ -7,7 +7,7 @@ from temporalio import exceptions, workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.options import CHECK_CAPACITY, CUT, READ_MESH, ROLLBACK_STUCK, SEAL, SHIFT, WARM_UP
+    from activities.options import CHECK_CAPACITY, CUT, READ_MESH, RESTORE, ROLLBACK_STUCK, SEAL, SHIFT
     from weightshift.contracts.commands import MeshWrite, PublishCommand
     from weightshift.contracts.identity import Cohort
     from weightshift.contracts.instance import CandidatePhase
@@ -260,7 +260,7 @@ async def _restore_stable(context: ReleaseContext, *, may_swap: bool) -> bool:
         )
         try:
             await context.execute_to_the_end(
-                WARM_UP, wait, summary=f"restore {target.artifact_id} on stable, revision {target.revision}"
+                RESTORE, wait, summary=f"restore {target.artifact_id} on stable, revision {target.revision}"
             )
         except ActivityError as error:
             context.tell(f"stable not restored yet: {error.cause}")

@@ -244,6 +244,7 @@ class Harness:
                     *(admission.admit, admission.publish, admission.complete),
                     *(waves.grant, waves.revoke),
                     *(ApprovalActivities(registry=self.registry).check, fleet.check_capacity),
+                    fleet.warm_up,
                     *(traffic.write, traffic.read),
                 ],
             ),
