@@ -83,11 +83,17 @@ def never_promoted(records: Sequence[ReleaseRecord], current: str) -> bool:
     return promoted_last(records, default=current) != current
 
 
+def failed_return(records: Sequence[ReleaseRecord], current: str) -> bool:
+    """Whether going back to `current`, stable's target, failed the last time; records come newest first."""
+    newest = next((record for record in records if record.artifact_id == current), None)
+    if newest is None or newest.outcome in (None, Outcome.PROMOTED):
+        return False
+    return _goes_back(newest)
+
+
 def unfinished_return(records: Sequence[ReleaseRecord], current: str) -> bool:
     """Whether stable's target was left there by going back that did not get through; newest come first."""
-    newest = next((record for record in records if record.artifact_id == current), None)
-    has_ended = newest is not None and newest.outcome is not None
-    return never_promoted(records, current) and has_ended and newest is not None and _goes_back(newest)
+    return never_promoted(records, current) and failed_return(records, current)
 
 
 def serving_release(

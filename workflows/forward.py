@@ -56,19 +56,23 @@ async def admit(context: ReleaseContext) -> None:
     _tell_admission(context, context.admitted)
     notify(context, NotificationEvent.START, request.reason or "no reason was given")
     open_gates(context)
-    if context.admitted.taken_over is not None:
-        await _end_split_of(context, context.admitted.taken_over)
-    elif _returns_from_canary(context) and workflow.patched(_CANARY_LEFT_ALONE):
+    if _returns_from_canary(context) and workflow.patched(_CANARY_LEFT_ALONE):
         _begin_on_canary(context)
+    elif context.admitted.taken_over is not None:
+        await _end_split_of(context, context.admitted.taken_over)
     context.checkpoint()
 
 
 def _returns_from_canary(context: ReleaseContext) -> bool:
-    """Whether `--break-glass` left traffic on the canary, and stable alone is not what is gone back to."""
+    """Whether `--break-glass` left traffic on the canary, and stable alone is not what is gone back to.
+
+    What a terminated release left there may be its candidate, so then the canary alone has to hold it.
+    """
     admittance, request = context.admittance, context.request
     carries = admittance.traffic is not None and admittance.traffic.split.canary > 0
     holds = {cohort for cohort in Cohort if _holds(context, cohort)}
-    return carries and is_going_back(request.request_key) and holds != {Cohort.STABLE}
+    is_where = holds == {Cohort.CANARY} if admittance.taken_over else holds != {Cohort.STABLE}
+    return carries and is_going_back(request.request_key) and is_where
 
 
 def _holds(context: ReleaseContext, cohort: Cohort) -> bool:

@@ -20,8 +20,7 @@ SMALL_CANARY = Plan.model_validate(
 """What `expedited_plan` makes of a canary that is half of stable."""
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def left(harness: Harness) -> Harness:
+async def under_the_parachute_with_all_traffic(harness: Harness) -> None:
     """v42 was promoted and is bad; `--break-glass --cohort canary` gave all traffic to v41 on the canary."""
     await harness.start("v42", UNJUDGED_PLAN)
 
@@ -31,6 +30,12 @@ async def left(harness: Harness) -> Harness:
 
     await harness.until_in_real_time(parachute_is_up)
     await harness.mesh.write(harness.service, TrafficSplit.all_to(Cohort.CANARY), Fence.above_all(2))
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def left(harness: Harness) -> Harness:
+    """The release has ended since."""
+    await under_the_parachute_with_all_traffic(harness)
     await harness.client.promote(harness.service)
     assert (await harness.result()).outcome is Outcome.PROMOTED
     return harness
@@ -55,7 +60,6 @@ async def assert_left_alone(harness: Harness, result: ReleaseResult) -> None:
     assert canary is not None
     assert (canary.artifact_id, canary.serve_floor < canary.revision) == ("v41", True)
     assert "traffic stays at 0/100; try again with `weightshift release rollback ranker" in result.reason
-    assert await what_rollback_goes_back_to(harness) == "v41"
 
 
 async def test_a_warm_up_that_fails_leaves_traffic_where_it_is(left: Harness) -> None:
@@ -65,6 +69,7 @@ async def test_a_warm_up_that_fails_leaves_traffic_where_it_is(left: Harness) ->
     result = await ended(left)
     assert result.outcome is Outcome.REFUSED
     await assert_left_alone(left, result)
+    assert await what_rollback_goes_back_to(left) == "v41"
     assert await left.serves(Cohort.STABLE, "v42")
     assert left.splits()[before:] == []
     left.fleet.unfit.clear()
@@ -83,6 +88,7 @@ async def test_a_signal_during_the_warm_up_leaves_traffic_where_it_is(left: Harn
     result = await ended(left)
     assert result.outcome is Outcome.ROLLED_BACK
     await assert_left_alone(left, result)
+    assert await what_rollback_goes_back_to(left) == "v41"
     assert left.splits()[before:] == []
 
 
@@ -93,6 +99,7 @@ async def test_a_stable_that_cannot_follow_gets_no_traffic(left: Harness, plan: 
     result = await ended(left)
     assert result.outcome is Outcome.ROLLED_BACK
     await assert_left_alone(left, result)
+    assert await what_rollback_goes_back_to(left) == "v41"
     assert await left.registry.wave_grants(left.service) == ()
     await left.start("v43", UNJUDGED_PLAN)
     with pytest.raises(Conflict, match=r"unjudged; go back to v41 with `weightshift release rollback ranker"):
@@ -151,3 +158,26 @@ async def test_a_stable_that_alone_holds_the_artifact_gets_the_traffic(harness: 
     await ended(harness)
     assert harness.splits()[-1] == "100/0"
     assert await harness.serves(Cohort.CANARY, "v41"), "sealed"
+
+
+async def test_traffic_stays_where_a_terminated_release_has_its_way_back(harness: Harness) -> None:
+    await under_the_parachute_with_all_traffic(harness)
+    await harness.environment.client.get_workflow_handle(harness.service.workflow_id).terminate()
+    before = len(harness.splits())
+    harness.fleet.unfit.add("stable-0 v41")
+    await harness.go_back("v41")
+    result = await ended(harness)
+    await assert_left_alone(harness, result)
+    assert set(harness.splits()[before:]) == {"0/100"}
+
+
+async def test_a_terminated_release_keeps_no_traffic_on_its_candidate(harness: Harness) -> None:
+    harness.observations.blocked.add(25)
+    await harness.start("v42")
+    await harness.until_judging(25)
+    await harness.environment.client.get_workflow_handle(harness.service.workflow_id).terminate()
+    await harness.mesh.write(harness.service, TrafficSplit.all_to(Cohort.CANARY), Fence.above_all(2))
+    before = len(harness.splits())
+    await harness.go_back("v41")
+    assert (await ended(harness)).outcome is Outcome.PROMOTED
+    assert harness.splits()[before:] == ["100/0", "0/100", "100/0"]

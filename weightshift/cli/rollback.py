@@ -17,6 +17,7 @@ from weightshift.way_back import (
     abandoned_release,
     artifact_to_go_back_to,
     expedited_plan,
+    failed_return,
     going_back_key,
     is_settled,
     never_promoted,
@@ -109,7 +110,8 @@ async def _return_to_earlier(context: Context, client: "ReleaseClient") -> int:
         return 0
     artifact_id = arguments.to or artifact_to_go_back_to(records, stable.artifact_id)
     is_unfinished = abandoned is not None or never_promoted(records, stable.artifact_id)
-    if artifact_id == stable.artifact_id and not is_unfinished:
+    # It may be on stable's target alone: a return from a canary that carries traffic leaves it there.
+    if artifact_id == stable.artifact_id and not is_unfinished and not failed_return(records, artifact_id):
         raise Conflict(f"{artifact_id} serves already; nothing was changed")
     return await _release_at_once(context, client, artifact_id)
 

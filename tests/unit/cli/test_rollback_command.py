@@ -108,6 +108,20 @@ def test_going_back_that_reached_stable_and_did_not_get_through_is_finished(
     assert releases.calls[0][1].artifact_id == "v2", "not v1, which was promoted before it"
 
 
+def test_going_back_to_what_is_stables_target_already_may_be_tried_again(
+    run: Run, releases: Any, registry: Any, make_status: Any
+) -> None:
+    """As after a terminated release that had published to stable: v2 was promoted last."""
+    finished(releases, registry, make_status)
+    history = (record("v3", Outcome.ROLLED_BACK), record("v2", Outcome.PROMOTED))
+    registry.answers.update(targets=serving("v2"), releases=(gone_back("v2", Outcome.ROLLED_BACK), *history))
+    assert run(*ROLLBACK, "--to", "v2").code == 0
+    assert releases.calls[0][1].artifact_id == "v2"
+    registry.answers["releases"] = history
+    result = run(*ROLLBACK, "--to", "v2")
+    assert (result.code, "v2 serves already" in result.err) == (4, True)
+
+
 def test_an_active_release_is_rolled_back(run: Run, releases: Any, make_status: Any) -> None:
     releases.statuses = [make_status(split=TrafficSplit.with_canary(0), outcome=Outcome.ROLLED_BACK)]
     result = run(*ROLLBACK, "--reason", "wrong scores")
