@@ -198,21 +198,22 @@ class Reconciler:
         try:
             await self._install(target, tracker)
         except Exception as error:
-            # Memory comes back once the last requests of an earlier generation have ended. A way back, which
-            # had memory once, is tried until it has some again, and waits for no long stream.
-            is_way_back = target.manifest_sha256 in self._served | self._state.served
+            # Memory comes back once the last requests of an earlier generation have ended. What served before
+            # may be a way back: it waits for no long stream, and is tried until it has memory again, also
+            # where a release that tries the artifact once more is told that it has failed.
             lacks_memory = isinstance(error, OutOfMemory) or is_out_of_memory(error)
-            may_pass = lacks_memory and (had_retired or is_way_back)
-            if may_pass and is_way_back:
+            keeps_trying = lacks_memory and target.manifest_sha256 in self._served | self._state.served
+            if keeps_trying:
                 self._holder.hurry_oldest()
-            failure = tracker.fail(error, may_pass=may_pass)
+            failure = tracker.fail(error, may_pass=lacks_memory and had_retired)
             self._reporter.wake()
             _logger.warning(
                 "revision %d failed: %s", target.revision, failure.message, exc_info=not failure.permanent
             )
-            if failure.permanent:
+            is_over = failure.permanent and not keeps_trying
+            if is_over:
                 self._refused = target
-            return failure.permanent
+            return is_over
         return True
 
     async def _install(self, target: Target, tracker: CandidateTracker) -> None:
