@@ -37,6 +37,8 @@ async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
 
 async def ended(harness: Harness) -> None:
     await harness.client.wait(harness.service, on_status=lambda status: None)
+    # The outcome is known before the last step of the workflow.
+    await harness.client.result(harness.service)
 
 
 def raises(harness: Harness, kind: type[WeightshiftError]) -> Callable[[], Awaitable[bool]]:
