@@ -87,12 +87,7 @@ async def held_paused_and_promoted_by_hand(harness: Harness) -> None:
 async def rolled_back_under_the_parachute(harness: Harness) -> None:
     """Promoted, and taken back while the previous weights are warm."""
     await harness.start("v42", UNJUDGED_PLAN)
-
-    async def parachute_is_up() -> bool:
-        status = await harness.client.status(harness.service)
-        return status.phase is ReleasePhase.PARACHUTE and status.way_back == "instant"
-
-    await harness.until_in_real_time(parachute_is_up)
+    await harness.until_the_parachute_is_up()
     await harness.client.rollback(harness.service, RollbackRequest(reason="late"))
     await harness.result()
 

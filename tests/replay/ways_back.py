@@ -23,12 +23,7 @@ async def _tells(harness: Harness, text: str) -> bool:
 
 async def _under_the_parachute(harness: Harness) -> None:
     await harness.start("v42", UNJUDGED_PLAN)
-
-    async def is_up() -> bool:
-        status = await harness.client.status(harness.service)
-        return status.phase is ReleasePhase.PARACHUTE and status.way_back == "instant"
-
-    await harness.until_in_real_time(is_up)
+    await harness.until_the_parachute_is_up()
 
 
 async def _while_stable_swaps(harness: Harness) -> None:

@@ -154,6 +154,15 @@ class Harness:
         async with self.environment.time_skipping_unlocked(), asyncio.timeout(20), reached:  # type: ignore[attr-defined]
             await reached.wait_for(lambda: any(one.stage.weight == weight for one in self.observations.asked))
 
+    async def until_the_parachute_is_up(self) -> None:
+        """Wait until the promoted release's previous artifact is warm on the canary; skips no time."""
+
+        async def is_up() -> bool:
+            status = await self.client.status(self.service)
+            return status.phase is ReleasePhase.PARACHUTE and status.way_back == "instant"
+
+        await self.until_in_real_time(is_up)
+
     async def release(self, artifact_id: str, plan: Plan = FAST_PLAN) -> ReleaseResult:
         """Start a release and skip to its end."""
         await self.start(artifact_id, plan)

@@ -7,7 +7,7 @@ import pytest
 from tests.workflow.harness import FAST_PLAN, UNJUDGED_PLAN, Harness
 from weightshift.contracts.identity import Cohort, Fence
 from weightshift.contracts.plan import Sticky
-from weightshift.contracts.release import Outcome, ReleasePhase, RollbackRequest
+from weightshift.contracts.release import Outcome, RollbackRequest
 from weightshift.contracts.traffic import TrafficSplit
 from weightshift.errors import Conflict, MeshDrift, RouteInvalid
 
@@ -59,12 +59,7 @@ async def test_going_back_may_start_from_the_canary(harness: Harness) -> None:
 async def test_nothing_is_published_under_traffic_that_was_moved_to_the_parachute(harness: Harness) -> None:
     """As after `--break-glass --cohort canary`: v42 is promoted and bad, and v41 serves on the canary."""
     await harness.start("v42", UNJUDGED_PLAN)
-
-    async def parachute_is_up() -> bool:
-        status = await harness.client.status(harness.service)
-        return status.phase is ReleasePhase.PARACHUTE and status.way_back == "instant"
-
-    await harness.until_in_real_time(parachute_is_up)
+    await harness.until_the_parachute_is_up()
     await harness.mesh.write(harness.service, TrafficSplit.all_to(Cohort.CANARY), Fence.above_all(2))
     result = await harness.result()
     assert await harness.serves(Cohort.CANARY, "v41")

@@ -91,12 +91,7 @@ async def test_with_nothing_left_to_publish_traffic_stays_and_another_artifact_t
 
 async def test_under_the_parachute_stable_keeps_what_was_promoted(harness: Harness) -> None:
     await harness.start("v42", UNJUDGED_PLAN)
-
-    async def parachute_is_up() -> bool:
-        status = await harness.client.status(harness.service)
-        return status.phase is ReleasePhase.PARACHUTE and status.way_back == "instant"
-
-    await harness.until_in_real_time(parachute_is_up)
+    await harness.until_the_parachute_is_up()
     await reject(harness, "v41")
     await harness.client.signal_rollback(harness.service, RollbackRequest())
     result = await harness.result()

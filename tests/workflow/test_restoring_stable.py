@@ -110,12 +110,7 @@ async def test_traffic_goes_to_no_stable_that_a_newer_command_has(
 
 async def under_the_parachute(harness: Harness) -> None:
     await harness.start("v42", UNJUDGED_PLAN)
-
-    async def parachute_is_up() -> bool:
-        status = await harness.client.status(harness.service)
-        return status.phase is ReleasePhase.PARACHUTE and status.way_back == "instant"
-
-    await harness.until_in_real_time(parachute_is_up)
+    await harness.until_the_parachute_is_up()
 
 
 async def cost_of_going_back(harness: Harness) -> str:

@@ -23,12 +23,7 @@ SMALL_CANARY = Plan.model_validate(
 async def under_the_parachute_with_all_traffic(harness: Harness) -> None:
     """v42 was promoted and is bad; `--break-glass --cohort canary` gave all traffic to v41 on the canary."""
     await harness.start("v42", UNJUDGED_PLAN)
-
-    async def parachute_is_up() -> bool:
-        status = await harness.client.status(harness.service)
-        return status.phase is ReleasePhase.PARACHUTE and status.way_back == "instant"
-
-    await harness.until_in_real_time(parachute_is_up)
+    await harness.until_the_parachute_is_up()
     await harness.mesh.write(harness.service, TrafficSplit.all_to(Cohort.CANARY), Fence.above_all(2))
 
 

@@ -137,12 +137,7 @@ async def test_rollback_while_stable_swaps_restores_it_before_moving_traffic(har
 
 async def test_rollback_under_the_parachute_cuts_to_the_canary_first(harness: Harness) -> None:
     await harness.start("v42", UNJUDGED_PLAN)
-
-    async def parachute_is_up() -> bool:
-        status = await harness.client.status(harness.service)
-        return status.phase is ReleasePhase.PARACHUTE and status.way_back == "instant"
-
-    await harness.until_in_real_time(parachute_is_up)
+    await harness.until_the_parachute_is_up()
     status = await harness.client.status(harness.service)
     assert status.outcome is Outcome.PROMOTED
     assert status.way_back_until is not None
@@ -209,12 +204,7 @@ async def test_traffic_goes_back_while_the_registry_is_away(harness: Harness) ->
 
 async def test_a_release_that_cannot_record_its_end_can_still_be_taken_back(harness: Harness) -> None:
     await harness.start("v42", UNJUDGED_PLAN)
-
-    async def parachute_is_up() -> bool:
-        status = await harness.client.status(harness.service)
-        return status.phase is ReleasePhase.PARACHUTE and status.way_back == "instant"
-
-    await harness.until_in_real_time(parachute_is_up)
+    await harness.until_the_parachute_is_up()
     harness.registry.available = False
     await harness.client.promote(harness.service)
     await harness.until_in_real_time(lambda: harness.is_in(ReleasePhase.RETIRING))
