@@ -170,7 +170,7 @@ def errors_of(mesh: list[tuple[float, float]], instance: list[tuple[float, float
     found = []
     for start in (20.0, 30.0, 40.0):
         found.append(counts.interval(start, start + 10).canary.unseen_errors)
-        counts.forget(start)
+        counts.forget(start + 10)
     assert counts.interval(40.0, 50.0).stable.unseen_errors == 0
     return found
 

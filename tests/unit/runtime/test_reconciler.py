@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from runtime import candidate_preparer
 from weightshift.artifacts.base import blob_key, manifest_key
 from weightshift.contracts.instance import CandidatePhase
 from weightshift.errors import ObjectStoreUnreachable
@@ -135,21 +136,33 @@ async def test_a_newer_target_stops_an_older_download(world: Any, gated: GatedSt
 
 
 async def test_a_load_that_hangs_keeps_no_rollback_to_what_serves(
-    world: Any, gated: GatedStore, artifacts: Any
+    world: Any, artifacts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    healthy, hanging = artifacts.push("v1", seed=1), artifacts.push("v2", seed=2)
+    hangs, hung, end = threading.Event(), threading.Event(), threading.Event()
+    dry_run = candidate_preparer.dry_run
+
+    def hanging(*arguments: Any, **named: Any) -> Any:
+        if hangs.is_set():
+            hung.set()
+            assert end.wait(3 * DEADLINE)
+        return dry_run(*arguments, **named)
+
+    monkeypatch.setattr(candidate_preparer, "dry_run", hanging)
+    healthy = artifacts.push("v1", seed=1)
     await world.publish(healthy)
-    gated.slow_key = blob_key("ranker", hanging.files[0].sha256)
     async with world.running() as instance:
         await world.until(world.serving(instance, 1))
-        await world.publish(hanging)
-        await asyncio.to_thread(gated.entered.wait, DEADLINE)
-        await world.publish(healthy)
-        await world.until(world.serving(instance, 3))
-        assert not gated.gate.is_set()
-        assert instance.holder.current.target.artifact_id == "v1"
-        # The load goes on to its end, late, and changes nothing.
-        gated.gate.set()
+        hangs.set()
+        await world.publish(artifacts.push("v2", seed=2))
+        await asyncio.to_thread(hung.wait, DEADLINE)
+        try:
+            await world.publish(healthy)
+            await world.until(world.serving(instance, 3))
+            assert instance.holder.current.target.artifact_id == "v1"
+        finally:
+            # The load goes on to its end, late, and changes nothing.
+            hangs.clear()
+            end.set()
         await world.publish(artifacts.push("v4", seed=4))
         await world.until(world.serving(instance, 4))
         await world.until(lambda: len(instance.holder.resident) == 1)
