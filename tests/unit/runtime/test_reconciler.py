@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from runtime import candidate_preparer
+from runtime.dry_run import dry_run
 from weightshift.artifacts.base import blob_key, manifest_key
 from weightshift.contracts.instance import CandidatePhase
 from weightshift.errors import ObjectStoreUnreachable
@@ -139,7 +140,6 @@ async def test_a_load_that_hangs_keeps_no_rollback_to_what_serves(
     world: Any, artifacts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hangs, hung, end = threading.Event(), threading.Event(), threading.Event()
-    dry_run = candidate_preparer.dry_run
 
     def hanging(*arguments: Any, **named: Any) -> Any:
         if hangs.is_set():
